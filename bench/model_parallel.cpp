@@ -43,7 +43,6 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/parallel/model/graph_stage.h"
 #include "tutti/parallel/stages/pipeline.h"
-#include "tutti/parallel/tensor/mlp.h"
 #include "tutti/strategy/modules/replicated.h"
 #include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/strategy.h"
@@ -167,21 +166,25 @@ Step pipeline_step(const Setting& setting, const Group& group,
   return [pipeline, batch] { pipeline->step(batch); };
 }
 
+// MLPs one behind the other: columns of the first layer of each, rows of the second.
 Step tensor_step(const Setting& setting, const parallel::TensorGroup& group) {
-  std::vector<parallel::Mlp> layers;
-  std::vector<at::Tensor> parameters;
+  const auto input = nn::input({setting.width});
+  auto output = input;
   for (int64_t i = 0; i < setting.layers; ++i) {
-    layers.emplace_back(
-        group, parallel::MlpOptions{.features = setting.width, .hidden = 4 * setting.width},
-        parallel::Initial{.seed = 1, .name = std::to_string(i)});
-    for (const at::Tensor& parameter : layers.back()->parameters()) parameters.push_back(parameter);
+    const std::string name = std::to_string(i);
+    output = nn::gelu()(nn::linear(4 * setting.width).named(name + ".up")(output));
+    output = nn::linear(setting.width).named(name + ".down")(output);
   }
+  const nn::Graph graph(input, output);
+  const parallel::Plan plan{{"*.up", parallel::columns()}, {"*.down", parallel::rows()}};
+  const auto module =
+      parallel::make_stages(graph, parallel::ranges_by_names(graph, {}), {0}, group, plan)[0];
+  const std::vector<at::Tensor> parameters = module->parameters();
   // The same on all ranks.
   const at::Tensor x =
       at::linspace(-1, 1, setting.rows * setting.width).sin().view({setting.rows, setting.width});
-  return [=]() mutable {
-    at::Tensor y = x;
-    for (parallel::Mlp& layer : layers) y = layer(y);
+  return [=] {
+    const at::Tensor y = module->forward({x})[0];
     torch::autograd::grad({y.square().mean()}, parameters);
   };
 }

@@ -1,8 +1,11 @@
 // Dense layers in several blocks of one rank: the bits of a rank for each block, values and
 // gradients of plain torch, second derivatives, and where parts go in memory.
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <map>
 #include <ostream>
 #include <string>
@@ -10,15 +13,17 @@
 
 #include "tutti/parallel/tensor/detail/block_memory.h"
 #include "tutti/parallel/tensor/detail/cut.h"
-#include "tutti/parallel/tensor/mlp.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/tensor_ranks.h"
 
 namespace tutti::parallel {
 namespace {
 
 using detail::BlockCut;
+using test::message_of;
 using test::on_tensor_ranks;
+using ::testing::HasSubstr;
 
 at::Tensor waves(at::IntArrayRef shape, double step) {
   return at::arange(c10::multiply_integers(shape), at::kFloat).mul(step).sin().view(shape);
@@ -107,29 +112,68 @@ std::ostream& operator<<(std::ostream& out, const MlpShape& shape) {
              << shape.blocks << " blocks";
 }
 
-/// Of a step of an MLP. By name: y, dx, and the gradients of the parameters.
-struct MlpStep {
-  std::map<std::string, at::Tensor> values;
-  std::map<std::string, at::Tensor> parameters;
+using Tensors = std::map<std::string, at::Tensor>;
+
+/// Initial values of torch::nn::Linear's kind, the same on all ranks.
+at::Tensor drawn(at::IntArrayRef shape, uint64_t seed, int64_t in_features) {
+  const double bound = 1 / std::sqrt(static_cast<double>(in_features));
+  return at::empty(shape).uniform_(-bound, bound, at::detail::createCPUGenerator(seed));
+}
+
+/// Columns, gelu, then rows, by the functions that layers of a graph are computed by.
+struct Mlp {
+  Mlp(const TensorGroup& of, int64_t features, int64_t units)
+      : group(of),
+        hidden(units),
+        pieces{{"up.weight", detail::piece_along(group, "up", {hidden, features}, 0)},
+               {"up.bias", detail::piece_along(group, "up", {hidden}, 0)},
+               {"down.weight", detail::piece_along(group, "down", {features, hidden}, 1)}},
+        parameters{{"up.weight", drawn({hidden, features}, 1, features)},
+                   {"up.bias", drawn({hidden}, 2, features)},
+                   {"down.weight", drawn({features, hidden}, 3, hidden)},
+                   {"down.bias", drawn({features}, 4, hidden)}} {
+    for (const auto& [name, piece] : pieces)
+      parameters[name] = piece_of(parameters[name], piece).contiguous();
+    for (auto& [name, parameter] : parameters) parameter.requires_grad_();
+  }
+  at::Tensor operator()(const at::Tensor& x) const {
+    Blocks blocks = detail::column_products(
+        group, copy_to(group, x), {parameters.at("up.weight"), parameters.at("up.bias"), hidden});
+    for (at::Tensor& block : blocks) block = at::gelu(block);
+    return detail::row_sum(
+        group, detail::row_products(group, blocks, parameters.at("down.weight"), hidden),
+        parameters.at("down.bias"));
+  }
+
+  TensorGroup group;
+  int64_t hidden;
   std::map<std::string, Piece> pieces;
+  Tensors parameters;
 };
 
-std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> parameters;
-  for (const auto& item : module.named_parameters()) parameters[item.key()] = item.value();
-  return parameters;
+/// The same of whole parameters, of plain torch.
+at::Tensor plain_mlp(const Tensors& parameters, const at::Tensor& x) {
+  const at::Tensor hidden = torch::linear(x, parameters.at("up.weight"), parameters.at("up.bias"));
+  return torch::linear(at::gelu(hidden), parameters.at("down.weight"), parameters.at("down.bias"));
 }
+
+/// Of a step of an MLP. By name: y, dx, and the gradients of the parameters.
+struct MlpStep {
+  Tensors values;
+  Tensors parameters;
+  std::map<std::string, Piece> pieces;
+};
 
 at::Tensor wave_loss(const at::Tensor& y) { return (y * (waves(y.sizes(), 0.3) + 2)).sum(); }
 
 MlpStep step_of(const TensorGroup& group, const MlpShape& shape) {
-  Mlp mlp(group, {.features = shape.features, .hidden = shape.hidden}, {.seed = 3, .name = "mlp"});
+  const Mlp mlp(group, shape.features, shape.hidden);
   // Three dimensions: the layers make rows of them.
   const at::Tensor x = waves({2, shape.rows / 2, shape.features}, 0.01).requires_grad_();
   const at::Tensor y = mlp(x);
   wave_loss(y).backward();
-  MlpStep step{.values = {{"y", y.detach()}, {"dx", x.grad()}}, .pieces = pieces_of(*mlp)};
-  for (const auto& [name, parameter] : parameters_of(*mlp)) {
+  MlpStep step{.values = {{"y", y.detach()}, {"dx", x.grad()}}, .pieces = mlp.pieces};
+  for (const auto& [name, parameter] : mlp.parameters) {
     step.parameters[name] = parameter.detach();
     step.values[name] = parameter.grad();
   }
@@ -159,14 +203,12 @@ TEST_P(MlpsOf, AnyNumberOfRanksHasTheSameBits) {
 TEST_P(MlpsOf, GradientsAreThoseOfPlainTorch) {
   const MlpShape shape = GetParam();
   const MlpStep step = step_of(TensorGroup(shape.blocks), shape);
-  std::map<std::string, at::Tensor> plain;
+  Tensors plain;
   for (const auto& [name, parameter] : step.parameters)
     plain[name] = parameter.to(at::kDouble).requires_grad_();
   const at::Tensor x =
       waves({2, shape.rows / 2, shape.features}, 0.01).to(at::kDouble).requires_grad_();
-  const at::Tensor y =
-      torch::linear(at::gelu(torch::linear(x, plain.at("up.weight"), plain.at("up.bias"))),
-                    plain.at("down.weight"), plain.at("down.bias"));
+  const at::Tensor y = plain_mlp(plain, x);
   (y * (waves(y.sizes(), 0.3) + 2)).sum().backward();
   const auto expect_near = [](const std::string& name, const at::Tensor& got,
                               const at::Tensor& expected) {
@@ -224,28 +266,24 @@ TEST(BlockProducts, ReluAndStackedPartsHaveTheBitsOfARankEach) {
 }
 
 /// Of the square of the norm of dloss / dx, as penalties of gradients have it.
-std::map<std::string, at::Tensor> second_derivatives(const std::map<std::string, at::Tensor>& of,
-                                                     const at::Tensor& x, const at::Tensor& y) {
+Tensors second_derivatives(const Tensors& of, const at::Tensor& x, const at::Tensor& y) {
   const at::Tensor dx = torch::autograd::grad({y.square().sum()}, {x}, {}, true, true)[0];
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : of) parameters.push_back(parameter);
   const auto gradients =
       torch::autograd::grad({dx.square().sum()}, parameters, {}, {}, false, /*allow_unused=*/true);
-  std::map<std::string, at::Tensor> result;
+  Tensors result;
   size_t next = 0;
   for (const auto& [name, parameter] : of) result[name] = gradients[next++];
   return result;
 }
 
 TEST(BlockProducts, SecondDerivativesAreThoseOfPlainTorch) {
-  Mlp mlp(TensorGroup(3), {.features = 40, .hidden = 130}, {.seed = 3, .name = "mlp"});
+  const Mlp mlp(TensorGroup(3), 40, 130);
   const at::Tensor x = waves({160, 40}, 0.01).requires_grad_();
-  const auto parameters = parameters_of(*mlp);
-  const auto got = second_derivatives(parameters, x, mlp(x));
-  const at::Tensor y = torch::linear(
-      at::gelu(torch::linear(x, parameters.at("up.weight"), parameters.at("up.bias"))),
-      parameters.at("down.weight"), parameters.at("down.bias"));
-  for (const auto& [name, expected] : second_derivatives(parameters, x, y)) {
+  const Tensors got = second_derivatives(mlp.parameters, x, mlp(x));
+  for (const auto& [name, expected] :
+       second_derivatives(mlp.parameters, x, plain_mlp(mlp.parameters, x))) {
     ASSERT_EQ(got.at(name).defined(), expected.defined()) << name;
     if (!expected.defined()) continue;
     EXPECT_LE((got.at(name) - expected).norm().item<float>(), 1e-4 * expected.norm().item<float>())
@@ -254,44 +292,72 @@ TEST(BlockProducts, SecondDerivativesAreThoseOfPlainTorch) {
 }
 
 TEST(BlockProducts, WhatNeedsNoGradientGetsNone) {
-  Mlp mlp(TensorGroup(2), {.features = 40, .hidden = 130}, {.seed = 3, .name = "mlp"});
+  Mlp mlp(TensorGroup(2), 40, 130);
   const at::Tensor x = waves({160, 40}, 0.01).requires_grad_();
   mlp(x).sum().backward();
-  const at::Tensor expected = x.grad().clone(), bias = mlp->up->bias.grad().clone();
+  const at::Tensor expected = x.grad().clone();
+  const at::Tensor bias = mlp.parameters["up.bias"].grad().clone();
   x.mutable_grad().reset();
-  mlp->zero_grad();
-  mlp->up->weight.set_requires_grad(false);
-  mlp->down->weight.set_requires_grad(false);
+  for (auto& [name, parameter] : mlp.parameters) parameter.mutable_grad().reset();
+  mlp.parameters["up.weight"].set_requires_grad(false);
+  mlp.parameters["down.weight"].set_requires_grad(false);
   mlp(x).sum().backward();
   EXPECT_TRUE(at::equal(x.grad(), expected));
-  EXPECT_TRUE(at::equal(mlp->up->bias.grad(), bias));
-  EXPECT_FALSE(mlp->up->weight.grad().defined());
-  EXPECT_FALSE(mlp->down->weight.grad().defined());
+  EXPECT_TRUE(at::equal(mlp.parameters["up.bias"].grad(), bias));
+  EXPECT_FALSE(mlp.parameters["up.weight"].grad().defined());
+  EXPECT_FALSE(mlp.parameters["down.weight"].grad().defined());
+}
+
+/// One layer of rows, of a whole x.
+at::Tensor rows_of(const TensorGroup& group, const at::Tensor& x, const at::Tensor& weight,
+                   const at::Tensor& bias) {
+  const Blocks products = detail::row_products(group, part_of(group, x), weight, x.size(-1));
+  return detail::row_sum(group, products, bias);
 }
 
 // As torch says it of a whole layer, although backward reads a copy.
 TEST(BlockProducts, AWriteBetweenForwardAndBackwardIsAnError) {
   for (const int blocks : {1, 2}) {
-    RowLinear rows(TensorGroup(blocks), {130, 40}, {.seed = 3, .name = "rows"});
+    const at::Tensor weight = drawn({40, 130}, 1, 130).requires_grad_();
     const at::Tensor x = waves({160, 130}, 0.01).requires_grad_();
-    const at::Tensor y = rows(part_of(TensorGroup(blocks), x));
+    const at::Tensor y = rows_of(TensorGroup(blocks), x, weight, at::zeros({40}));
     {
       const torch::NoGradGuard no_grad;
-      rows->weight.mul_(2);
+      weight.mul_(2);
     }
     EXPECT_THROW(y.sum().backward(), c10::Error) << blocks;
   }
 }
 
 TEST(BlockProducts, OtherTypesAreThoseOfTorch) {
-  RowLinear rows(TensorGroup(2), {130, 40}, {.seed = 3, .name = "rows"});
-  rows->to(at::kDouble);
+  const at::Tensor weight = drawn({40, 130}, 1, 130).to(at::kDouble).requires_grad_();
+  const at::Tensor bias = drawn({40}, 2, 130).to(at::kDouble);
   const at::Tensor x = waves({16, 130}, 0.01).to(at::kDouble);
-  const at::Tensor y = rows(part_of(TensorGroup(2), x));
-  EXPECT_TRUE(at::allclose(y, torch::linear(x, rows->weight, rows->bias)));
+  const at::Tensor y = rows_of(TensorGroup(2), x, weight, bias);
+  EXPECT_TRUE(at::allclose(y, torch::linear(x, weight, bias)));
   wave_loss(y).backward();
-  EXPECT_TRUE(
-      at::allclose(rows->weight.grad(), (waves({16, 40}, 0.3) + 2).to(at::kDouble).t().mm(x)));
+  EXPECT_TRUE(at::allclose(weight.grad(), (waves({16, 40}, 0.3) + 2).to(at::kDouble).t().mm(x)));
+}
+
+TEST(BlockProducts, BiasOfRowsIsAddedOnce) {
+  for (const at::Tensor& y : on_tensor_ranks(2, 4, [](const TensorGroup& group) {
+         const Piece own = detail::piece_along(group, "rows", {3, 8}, 1);
+         return rows_of(group, at::zeros({5, 8}), at::ones(own.shape()), at::full({3}, 2));
+       }))
+    EXPECT_TRUE(at::equal(y, at::full({5, 3}, 2)));
+}
+
+TEST(BlockProducts, TokensThatAreNoWordsAreNamed) {
+  const TensorGroup two(2);
+  const auto look_up = [&](const at::Tensor& tokens) {
+    detail::looked_up(two, tokens, at::zeros({65, 8}), 65);
+  };
+  EXPECT_THAT(message_of<DataError>([&] { look_up(torch::tensor({3, 65}, at::kLong)); }),
+              HasSubstr("embedding in blocks: element 1 is 65, expected 0 to 64"));
+  EXPECT_THAT(message_of<DataError>([&] { look_up(torch::tensor({-1}, at::kInt)); }),
+              HasSubstr("element 0 is -1"));
+  EXPECT_THAT(message_of<UsageError>([&] { look_up(at::ones({2})); }),
+              HasSubstr("embedding in blocks: got CPUFloatType"));
 }
 
 }  // namespace

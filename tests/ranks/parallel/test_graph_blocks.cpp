@@ -36,10 +36,11 @@ struct Cut {
 };
 
 std::vector<Cut> passes_in_blocks(const nn::Graph& graph, const Plan& plan, int ranks, int blocks,
-                                  const std::vector<StageRange>& stages) {
+                                  const std::vector<StageRange>& stages,
+                                  const std::string& engine = "shm") {
   // LibTorch's default generator is one for all threads of a process.
   std::mutex drawing;
-  return on_tensor_ranks(ranks, blocks, [&](const TensorGroup& group) {
+  const auto pass = [&](const TensorGroup& group) {
     Cut cut;
     Modules modules;
     {
@@ -50,7 +51,8 @@ std::vector<Cut> passes_in_blocks(const nn::Graph& graph, const Plan& plan, int 
     for (const auto& module : modules)
       cut.pieces.insert(module->pieces().begin(), module->pieces().end());
     return cut;
-  });
+  };
+  return on_tensor_ranks(ranks, blocks, pass, engine);
 }
 
 at::Tensor rank_s(const Cut& rank, const std::string& name, const at::Tensor& whole) {
@@ -163,6 +165,19 @@ INSTANTIATE_TEST_SUITE_P(
                                  3},
                       BlocksCase{"cnn", test::small_cnn(), {}, 2}),
     [](const auto& info) { return info.param.name; });
+
+TEST_F(GraphBlocks, AnyEngineHasTheSameBits) {
+  const auto graph = test::small_gpt({.tied = false});
+  const Plan plan = with_head(gpt_plan());
+  const auto whole = ranges_by_names(graph, {});
+  const Cut one = passes_in_blocks(graph, plan, 1, 3, whole)[0];
+  for (const std::string engine : {"shm staged", "tcp"})
+    for (const int ranks : {2, 3})
+      for (const Cut& rank : passes_in_blocks(graph, plan, ranks, 3, whole, engine)) {
+        SCOPED_TRACE(engine);
+        expect_same_pieces(rank, one.pass);
+      }
+}
 
 TEST_F(GraphBlocks, WithOneBlockHasTheBitsOfTheModule) {
   const auto graph = test::small_gpt();

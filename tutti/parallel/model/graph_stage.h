@@ -23,9 +23,9 @@
 #include "tutti/nn/graph.h"
 #include "tutti/parallel/stages/recompute.h"
 #include "tutti/parallel/stages/stage.h"
-#include "tutti/parallel/tensor/piece.h"
 #include "tutti/parallel/tensor/plan.h"
 #include "tutti/parallel/tensor/tensor_group.h"
+#include "tutti/sync/piece.h"
 
 namespace tutti::nn::detail {
 struct GraphStep;

@@ -12,13 +12,8 @@
 namespace tutti::parallel::detail {
 namespace {
 
-constexpr std::string_view kFunctionNames[] = {"copy_to",
-                                               "sum_of",
-                                               "part_of",
-                                               "whole_of",
-                                               "sequence_all_gather",
-                                               "sequence_reduce_scatter",
-                                               "cross_entropy"};
+constexpr std::string_view kFunctionNames[] = {
+    "copy_to", "sum_of", "part_of", "whole_of", "sequence_all_gather", "sequence_reduce_scatter"};
 
 constexpr int64_t kNoAxis = -1;
 constexpr size_t kFields = 5, kMaxDims = 16;

@@ -57,7 +57,7 @@ at::Tensor row_sum(const TensorGroup& group, const Blocks& products, const at::T
 
 at::Tensor looked_up(const TensorGroup& group, const at::Tensor& tokens, const at::Tensor& weight,
                      int64_t vocabulary) {
-  require_tokens("parallel::Embedding", tokens, vocabulary);
+  require_tokens("embedding in blocks", tokens, vocabulary);
   int64_t begin = group.range(vocabulary).begin;
   Blocks rows;
   for (const at::Tensor& words :

@@ -121,9 +121,6 @@ class DistributedDataset {
   class Batches;
   Batches epoch(int64_t number) const;
 
-  /// What loading has cost so far: who waited for what.
-  data::LoaderReport input_report() const { return loader_->report(); }
-
  private:
   Strategy strategy_;
   InputPipelines meet(const data::Epoch& epoch) const;

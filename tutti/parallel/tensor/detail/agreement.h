@@ -16,7 +16,6 @@ enum class Function : uint8_t {
   whole_of,
   sequence_all_gather,
   sequence_reduce_scatter,
-  cross_entropy,
 };
 std::string_view name_of(Function function) noexcept;
 

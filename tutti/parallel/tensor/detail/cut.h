@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tutti/nn/dense.h"
-#include "tutti/parallel/tensor/piece.h"
 #include "tutti/parallel/tensor/tensor_functions.h"
+#include "tutti/sync/piece.h"
 
 namespace tutti::parallel::detail {
 

@@ -39,8 +39,6 @@ class CapturedSteps {
   /// Begins anew: what was captured writes to memory that is used no more.
   void forget();
 
-  bool has_captured() const noexcept { return graph_ != nullptr; }
-
  private:
   /// Shapes and dtypes.
   using Kind = std::vector<std::vector<int64_t>>;

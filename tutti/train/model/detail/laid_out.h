@@ -40,8 +40,6 @@ class LaidOut {
   /// Collective over the world of `strategy` where pieces of layers are on several ranks.
   LaidOut(const Strategy& strategy, parallel::ModelLayout layout);
 
-  /// Whether a rank has other modules than the whole model's.
-  bool deals_out() const noexcept { return deals_out_; }
   /// Whether a step is one of stages, be it of a single microbatch.
   bool in_parts() const noexcept { return deals_out_ || layout_.recompute.in_stages(); }
 
@@ -116,8 +114,8 @@ class LaidOut {
   Strategy strategy_;
   parallel::ModelLayout layout_;
   mesh::Mesh mesh_;
-  bool deals_out_ = false;
-  int64_t changes_ = 0;  ///< weights_changed()
+  bool deals_out_ = false;  ///< whether a rank has other modules than the whole model's
+  int64_t changes_ = 0;     ///< weights_changed()
   std::optional<nn::Graph> graph_;
   std::vector<parallel::StageRange> ranges_;          ///< of all stages
   std::vector<std::string> names_;                    ///< of a Sequential's tensors
