@@ -11,7 +11,7 @@ from common import finding
 FLOORS = [
     [["base", "net"]],
     [["optim"], ["mesh"], ["comm", "cluster"]],
-    [["device", "data", "checkpoint", "ps", "coordinator", "observe"]],
+    [["device", "data", "store", "checkpoint", "ps", "coordinator", "observe"]],
     [["queues", "sync"]],
     [["strategy"]],
     [["nn", "parallel"]],

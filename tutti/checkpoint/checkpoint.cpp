@@ -23,7 +23,7 @@ DataError damaged(const fs::path& path, const std::string& what) {
 }  // namespace
 
 TrainingCheckpoint::TrainingCheckpoint(fs::path path) : path_(std::move(path)) {
-  manifest_ = CheckpointManifest::from_json(read_file(path_ / detail::kManifest), path_);
+  manifest_ = CheckpointManifest::from_json(read_file(path_ / store::kManifest), path_);
 }
 
 void TrainingCheckpoint::verify() const {

@@ -9,7 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tutti/store/numbered_folder.h"
+
 namespace tutti {
+
+/// The folder itself: made, listed and written to as NumberedFolder says.
+store::NumberedFolder checkpoint_folder(std::filesystem::path folder);
 
 /// "step-000000000400"
 std::string name_of_checkpoint(int64_t step);
@@ -25,11 +30,7 @@ std::vector<std::filesystem::path> damaged_trainings_in(const std::filesystem::p
 /// std::filesystem::filesystem_error.
 std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
-/// Whether `path` is a checkpoint itself.
+/// Whether `path` is a checkpoint itself, perhaps under a name that somebody has given it.
 bool is_training(const std::filesystem::path& path);
-
-/// Removes what was about to be written, but for that of step `but_of`. The folder is the caller's
-/// (FolderLock), and nothing else is being written.
-void remove_unfinished_checkpoints(const std::filesystem::path& folder, int64_t but_of = -1);
 
 }  // namespace tutti

@@ -16,6 +16,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/mesh/mesh.h"
+#include "tutti/store/numbered_folder.h"
 
 namespace tutti {
 
@@ -125,7 +126,7 @@ class ManifestReader {
 
  private:
   DataError damaged(const std::string& what) const {
-    return DataError(fmt::format("checkpoint {}: {}: {}", path_.string(), detail::kManifest, what));
+    return DataError(fmt::format("checkpoint {}: {}: {}", path_.string(), store::kManifest, what));
   }
 
   template <class Got>

@@ -1,8 +1,6 @@
 #include "tutti/checkpoint/parts.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +11,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/file_descriptor.h"
 #include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
@@ -26,18 +23,11 @@ using nlohmann::json;
 
 namespace {
 
-using detail::partial_folder;
-
 constexpr Millis kLookAgain{1}, kLookSeldom{100};  // for the parts of others, ever more seldom
 constexpr Millis kFolderLimit{30'000};             // for worker 0 to make the folder again
 
 fs::path facts_file(const fs::path& partial, int worker) {
   return partial / fmt::format("part-{}.json", worker);
-}
-
-void sync_path(const fs::path& path) {
-  const FileDescriptor open(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (open) ::fsync(open.get());
 }
 
 // Somebody may have removed the folder, and another job may have it since.
@@ -62,11 +52,9 @@ void hold_folder(const CheckpointPart& part) {
 
 void write_part(const CheckpointPart& part, const std::function<void()>& turn) {
   hold_folder(part);
-  if (part.worker == 0) remove_unfinished_checkpoints(part.folder, part.step);
-  const fs::path partial = partial_folder(part.folder, part.step);
-  std::error_code failure;
-  fs::create_directories(partial, failure);
-  if (failure) throw Error(fmt::format("{}: {}", partial.string(), failure.message()));
+  const store::NumberedFolder checkpoints = checkpoint_folder(part.folder);
+  if (part.worker == 0) checkpoints.remove_unfinished(part.step);
+  const fs::path partial = checkpoints.begin(part.step);
   const std::string name = detail::part_file(part.worker, part.workers);
   Sha256 sha;
   const std::array pieces{part.image->bytes()};
@@ -114,35 +102,17 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
 
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
                             const Deadline& deadline, const PartNews& news) {
-  const fs::path partial = partial_folder(own.folder, own.step);
+  const store::NumberedFolder checkpoints = checkpoint_folder(own.folder);
   for (int worker = 0; worker < own.workers; ++worker)
-    take_part(partial, worker, manifest, deadline, news);
-  write_file_atomically(partial / detail::kManifest, manifest.to_json());
-  sync_path(partial);
-  if (FolderLock::number_in(own.folder) != own.lock_number)
-    throw Error(fmt::format("{} was removed, or is another job's, since this one began to write",
-                            own.folder.string()));
-  const fs::path complete = own.folder / name_of_checkpoint(own.step);
-  std::error_code failure;
-  fs::remove_all(complete, failure);  // one of the same step, which a resumed training left behind
-  fs::rename(partial, complete, failure);
-  if (failure)
-    throw Error(fmt::format("{} cannot become {}: {}", partial.string(), complete.string(),
-                            failure.message()));
-  sync_path(own.folder);
+    take_part(checkpoints.partial(own.step), worker, manifest, deadline, news);
+  checkpoints.finish(own.step, manifest.to_json(), [&] {
+    if (FolderLock::number_in(own.folder) != own.lock_number)
+      throw Error(fmt::format("{} was removed, or is another job's, since this one began to write",
+                              own.folder.string()));
+  });
   int64_t bytes = 0;
   for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
   return bytes;
-}
-
-void give_up_checkpoint(const CheckpointPart& part) noexcept {
-  try {
-    if (FolderLock::number_in(part.folder) != part.lock_number) return;
-  } catch (const std::exception&) {  // it stays; the next one, or the next job, removes it
-    return;
-  }
-  std::error_code ignored;
-  fs::remove_all(partial_folder(part.folder, part.step), ignored);
 }
 
 }  // namespace tutti

@@ -53,8 +53,4 @@ struct PartNews {
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
                             const Deadline& deadline, const PartNews& news);
 
-/// Removes what of a checkpoint has been written, where the folder is still the job's; no error
-/// when it cannot be.
-void give_up_checkpoint(const CheckpointPart& part) noexcept;
-
 }  // namespace tutti

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
 
 namespace tutti {
@@ -49,22 +46,15 @@ std::vector<fs::path> best_of(const std::vector<fs::path>& all,
 }  // namespace
 
 void remove_old_checkpoints(const fs::path& folder, const CheckpointRetention& retention) {
-  const std::vector<fs::path> all = trainings_in(folder);
-  std::set<fs::path> stay;
-  const auto newest = std::min(std::ssize(all), int64_t{std::max(1, retention.newest)});
-  stay.insert(all.end() - newest, all.end());
+  const store::NumberedFolder checkpoints = checkpoint_folder(folder);
+  const std::vector<fs::path> all = checkpoints.all();
+  std::vector<fs::path> stay = store::newest_of(all, std::max(1, retention.newest));
   if (retention.best > 0) {
     const std::vector<fs::path> best = best_of(all, retention);
-    stay.insert(best.begin(), best.begin() + std::min(std::ssize(best), int64_t{retention.best}));
+    stay.insert(stay.end(), best.begin(),
+                best.begin() + std::min(std::ssize(best), int64_t{retention.best}));
   }
-  for (const fs::path& path : all) {
-    if (stay.contains(path)) continue;
-    // First it is no checkpoint any more, then it goes.
-    const fs::path going = folder / ("." + path.filename().string() + detail::kPartial);
-    std::error_code failure;
-    fs::rename(path, going, failure);
-    if (!failure) fs::remove_all(going, failure);
-  }
+  checkpoints.keep(stay);
 }
 
 }  // namespace tutti

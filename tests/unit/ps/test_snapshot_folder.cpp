@@ -34,16 +34,6 @@ TEST(PsSnapshotFolder, OneJobAtATimeWritesIntoAFolder) {
   const SnapshotSeries next({.folder = folder.path()});
 }
 
-TEST(PsSnapshotFolder, ALockIsNoLinkToWhatSomebodyElseHas) {
-  const TempFolder folder;
-  put_bytes(folder / "theirs", "precious");
-  fs::create_directory(folder / "snapshots");
-  fs::create_symlink(folder / "theirs", folder / "snapshots" / "snapshots.lock");
-  EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder / "snapshots"}); }),
-              AllOf(HasSubstr("--snapshots"), HasSubstr("symbolic link")));
-  EXPECT_EQ(get_bytes(folder / "theirs"), "precious");
-}
-
 using testing::begin_cut;
 using testing::kPatience;
 
@@ -83,17 +73,6 @@ TEST(PsSnapshotFolder, ACutOfWhoHasTakenItSinceStays) {
   EXPECT_FALSE(begin_cut(first, one_partition()));
   EXPECT_FALSE(first.busy());
   EXPECT_EQ(get_bytes(folder / "s/cut-000001.partial/part"), "theirs");
-}
-
-// Whose it is cannot be said then.
-TEST(PsSnapshotFolder, ACutStaysWhereTheLockCannotBeReadJustNow) {
-  const TempFolder folder;
-  SnapshotSeries series({.folder = folder.path()});
-  ASSERT_TRUE(begin_cut(series, one_partition()));
-  const test::FailingOpen failing("snapshots.lock", EIO);
-  series.give_up("for a test", Clock::now());
-  ASSERT_TRUE(series.settle(Deadline(kPatience)));
-  EXPECT_TRUE(fs::exists(folder / "cut-000001.partial"));
 }
 
 // Nor does it make a snapshot of what was given up when it answers at last.

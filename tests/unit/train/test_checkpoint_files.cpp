@@ -13,7 +13,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
@@ -296,7 +295,7 @@ TEST(CheckpointFiles, AreNotRemovedAtTheEndWhileADiskHangs) {
   CheckpointOptions options{.folder = folder.path(), .every_steps = 4, .remove_at_end = true};
   options.disk_limit = Millis{2'000};
   Model model = checkpointed_model({});
-  const test::HangingOpen hangs(detail::partial_folder(folder.path(), 12).filename());
+  const test::HangingOpen hangs(checkpoint_folder(folder.path()).partial(12).filename());
   const History history = model.fit(samples(), three_epochs(options));
   EXPECT_EQ(history.steps, 12);
   EXPECT_EQ(trainings_in(folder.path()).size(), 2U) << "of steps 4 and 8";

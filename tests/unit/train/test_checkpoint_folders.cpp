@@ -39,16 +39,6 @@ TEST(CheckpointFolders, OneJobAFolder) {
                     HasSubstr(fmt::format("process {} on ", getpid()))));
 }
 
-TEST(CheckpointFolders, WhatALinkInTheLocksPlaceLeadsToIsNotTouched) {
-  const test::TempFolder folder;
-  test::put_bytes(folder / "treasure", "of somebody");
-  fs::create_directory(folder / "out");
-  fs::create_symlink(folder / "treasure", folder / "out/lock");
-  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder / "out"); }),
-              AllOf(HasSubstr("out/lock"), HasSubstr("symbolic link")));
-  EXPECT_EQ(test::get_bytes(folder / "treasure"), "of somebody");
-}
-
 // ---- a folder that somebody removes ----
 
 // Trains, and after step 6 of 12, when nothing is being written, does something to the folder.

@@ -5,15 +5,12 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 namespace tutti::detail {
 
 inline constexpr const char* kCheckpointFormat = "tutti.checkpoint.1";
-inline constexpr const char* kManifest = "manifest.json";
-inline constexpr const char* kPartial = ".partial";
 
 // Tensors: what they are of stands before their names.
 inline constexpr const char* kParameters = "parameters/";
@@ -55,8 +52,5 @@ inline std::string generator_name(int worker) { return fmt::format("{}/{}", kGen
 inline std::string part_file(int worker, int workers) {
   return fmt::format("part-{}-of-{}.safetensors", worker, workers);
 }
-
-/// Where a checkpoint of that step is written.
-std::filesystem::path partial_folder(const std::filesystem::path& folder, int64_t step);
 
 }  // namespace tutti::detail

@@ -20,9 +20,9 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
-#include "tutti/ps/snapshot/disk_thread.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/ps/snapshot/snapshot_manifest.h"
+#include "tutti/store/disk_thread.h"
 
 namespace tutti::cli {
 namespace {
@@ -96,7 +96,7 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
       token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
   if (!options.snapshots.goes_on_from.empty()) {
     const auto found = std::make_shared<std::filesystem::path>();
-    ps::wait_for_disk(
+    store::wait_for_disk(
         "--restore " + options.snapshots.goes_on_from.string(),
         [found, from = options.snapshots.goes_on_from] {
           *found = ps::find_snapshot(from, "--restore");

@@ -14,7 +14,6 @@ namespace tutti::cli {
 namespace {
 
 constexpr const char* kWeightsFile = "model.safetensors";
-constexpr const char* kManifest = "manifest.json";
 
 // A file or folder that was replaced has another.
 std::string stamp_of(const std::filesystem::path& path, std::filesystem::file_time_type time) {
@@ -40,9 +39,9 @@ std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place) {
   std::vector<std::filesystem::path> cuts = ps::snapshots_in(place);
   for (const std::filesystem::path& folder : {place, place / "checkpoints"})
     std::ranges::copy(trainings_in(folder), std::back_inserter(cuts));
-  if (std::filesystem::exists(place / kManifest, failure)) cuts.push_back(place);
+  if (std::filesystem::exists(place / store::kManifest, failure)) cuts.push_back(place);
   for (const std::filesystem::path& cut : cuts) {
-    const auto time = std::filesystem::last_write_time(cut / kManifest, failure);
+    const auto time = std::filesystem::last_write_time(cut / store::kManifest, failure);
     if (!failure) found.push_back({.path = cut, .stamp = stamp_of(cut, time)});
   }
   add_weights(place / kWeightsFile, found);

@@ -1,9 +1,7 @@
 #include "tutti/ps/snapshot/snapshot.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <span>
 #include <utility>
@@ -35,17 +33,6 @@ struct RowsFile {
   int table = 0;
   fs::path path;
 };
-
-std::optional<int64_t> number_of_cut(const std::string& name) {
-  constexpr std::string_view begin = "cut-";
-  int64_t number = 0;
-  const char* const end = name.data() + name.size();
-  if (!name.starts_with(begin)) return {};
-  const auto [stop, failure] = std::from_chars(name.data() + begin.size(), end, number);
-  const bool whole = failure == std::errc{} && stop == end;
-  if (!whole || number < 0 || number == std::numeric_limits<int64_t>::max()) return {};
-  return number;
-}
 
 void require_digest(const fs::path& path, const SnapshotManifest::File& facts) {
   const FileDigest now = digest_of_file(path);  // a disk that fails is an error here, no signal
@@ -155,25 +142,20 @@ std::string objection_in(const fs::path& cut) {
 }  // namespace
 
 std::vector<fs::path> snapshots_in(const fs::path& folder) {
-  std::map<int64_t, fs::path> cuts;
-  for (const fs::path& path : entries_of(folder))
-    if (const auto number = number_of_cut(path.filename().string());
-        number && is_there(path / detail::kManifest))
-      cuts[*number] = path;
-  std::vector<fs::path> paths;
-  for (const auto& [number, path] : cuts) paths.push_back(path);
-  return paths;
+  std::vector<fs::path> cuts = detail::cuts_in(folder).all();
+  std::erase_if(cuts, [](const fs::path& cut) { return !is_there(cut / store::kManifest); });
+  return cuts;
 }
 
 fs::path find_snapshot(const fs::path& folder, std::string_view what) {
   std::error_code failure;
   fs::path whole = fs::absolute(folder, failure).lexically_normal();
-  const bool named = fs::exists(whole / detail::kManifest, failure);
+  const bool named = fs::exists(whole / store::kManifest, failure);
   const auto cuts = named ? std::vector<fs::path>{whole} : snapshots_in(whole);
   if (cuts.empty())
     throw UsageError(
         fmt::format("{} {}: got no complete snapshot, expected a folder as cut-000012 with a {}",
-                    what, folder.string(), detail::kManifest));
+                    what, folder.string(), store::kManifest));
   std::string objections;
   for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
     const std::string why = objection_in(*cut);
@@ -235,7 +217,7 @@ void Snapshot::Impl::read(const SnapshotManifest& manifest) {
   cursor = manifest.partitions[0].cursor;
   if (const std::string why = objection_to(manifest); !why.empty())
     throw DataError(fmt::format("{}: it is not of one moment of its job: {}; take another snapshot",
-                                (path / detail::kManifest).string(), why));
+                                (path / store::kManifest).string(), why));
   ranges.resize(spec.variables.size());
   table_versions.resize(spec.tables.size());
   for (int i = 0; i < std::ssize(manifest.partitions); ++i) {

@@ -12,6 +12,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/folder_lock.h"
+#include "tutti/store/numbered_folder.h"
 
 namespace tutti::ps {
 
@@ -52,10 +53,8 @@ class SnapshotFolder {
   void remove_old() const;
 
  private:
-  std::filesystem::path partial(int64_t number) const;
-  bool is_own() const;
-
   const SnapshotOptions options_;
+  const store::NumberedFolder cuts_;
   FolderLock lock_;
   int64_t first_number_ = 1;
   std::string newest_;

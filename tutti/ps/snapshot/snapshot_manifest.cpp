@@ -283,7 +283,7 @@ std::string objection_to(const SnapshotManifest& manifest) {
 }
 
 SnapshotManifest manifest_in(const fs::path& cut) {
-  const fs::path path = cut / detail::kManifest;
+  const fs::path path = cut / store::kManifest;
   const MappedFile file = map_file(path);
   return manifest_from({reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()}, path);
 }

@@ -15,7 +15,7 @@ constexpr Millis kFarewell{10'000};
 
 std::shared_ptr<SnapshotFolder> open_folder(const SnapshotOptions& options) {
   const auto folder = std::make_shared<std::shared_ptr<SnapshotFolder>>();
-  wait_for_disk(
+  store::wait_for_disk(
       "--snapshots " + options.folder.string(),
       [folder, options] { *folder = std::make_shared<SnapshotFolder>(options); },
       options.disk_limit);
@@ -29,7 +29,7 @@ SnapshotSeries::SnapshotSeries(const SnapshotOptions& options, std::function<voi
       folder_(open_folder(options)),
       next_number_(folder_->first_number()),
       newest_(folder_->newest_of_before()),
-      disk_(std::move(wake)) {}
+      disk_("snapshots", std::move(wake)) {}
 
 SnapshotSeries::~SnapshotSeries() {
   try {
@@ -46,8 +46,8 @@ bool SnapshotSeries::due(TimePoint now) const {
 // What fails ends the cut that is in progress now, and no later one.
 template <class Work, class Then>
 void SnapshotSeries::on_disk(Work work, Then then) {
-  disk_.add([this, number = next_number_, folder = folder_, work = std::move(work),
-             then = std::move(then)]() -> DiskThread::Then {
+  disk_.add_with_then([this, number = next_number_, folder = folder_, work = std::move(work),
+                       then = std::move(then)]() -> store::DiskThread::Then {
     try {
       return [number, then, result = work(*folder)] { then(number, result); };
     } catch (const std::exception& error) {
@@ -152,7 +152,6 @@ void SnapshotSeries::tidy_up(std::function<void(const SnapshotFolder&)> work) {
     } catch (const std::exception& error) {
       log(LogLevel::warning, "snapshots that nobody needs stay for now: {}", error.what());
     }
-    return [] {};
   });
 }
 

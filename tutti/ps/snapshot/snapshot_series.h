@@ -16,8 +16,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/snapshot/cut_in_progress.h"
-#include "tutti/ps/snapshot/disk_thread.h"
 #include "tutti/ps/snapshot/snapshot_folder.h"
+#include "tutti/store/disk_thread.h"
 
 namespace tutti::ps {
 
@@ -75,7 +75,7 @@ class SnapshotSeries {
   std::shared_ptr<std::atomic<bool>> wanted_;  // it is
   std::optional<Message> told_;
   bool to_tell_ = false;
-  DiskThread disk_;
+  store::DiskThread disk_;
 };
 
 }  // namespace tutti::ps

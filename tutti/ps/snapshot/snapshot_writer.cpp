@@ -143,7 +143,7 @@ std::string write_partition(PartitionCut& cut, int partition) {
 }
 
 SnapshotWriter::SnapshotWriter(std::function<void()> wake, Millis farewell)
-    : farewell_(farewell), disk_(std::move(wake)) {}
+    : farewell_(farewell), disk_("snapshots", std::move(wake)) {}
 
 // A thread that a disk holds reads its cut when it goes on: that one stays as long as the process.
 SnapshotWriter::~SnapshotWriter() {
@@ -160,7 +160,7 @@ void SnapshotWriter::add(int partition, std::shared_ptr<PartitionCut> cut) {
   newest_ = cut->number();
   let_go();
   cuts_.push_back(cut);
-  disk_.add([this, partition, cut = std::move(cut)]() mutable -> DiskThread::Then {
+  disk_.add_with_then([this, partition, cut = std::move(cut)]() mutable -> store::DiskThread::Then {
     Message written{.kind = Kind::written, .partition = partition, .sequence = cut->number()};
     try {
       written.text = write_partition(*cut, partition);

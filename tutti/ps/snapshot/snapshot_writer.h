@@ -12,7 +12,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/ps/partition/cut.h"
-#include "tutti/ps/snapshot/disk_thread.h"
+#include "tutti/store/disk_thread.h"
 
 namespace tutti::ps {
 
@@ -42,7 +42,7 @@ class SnapshotWriter {
   int64_t newest_ = -1;                              // number of a cut
   std::vector<std::shared_ptr<PartitionCut>> cuts_;  // let go of in the server's thread
   std::vector<Message> written_;
-  DiskThread disk_;
+  store::DiskThread disk_;
 };
 
 }  // namespace tutti::ps

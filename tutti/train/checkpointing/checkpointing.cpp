@@ -153,8 +153,9 @@ int Checkpointing::num_workers() const {
 void Checkpointing::take_folder() {
   auto lock = std::make_shared<std::shared_ptr<FolderLock>>();
   const auto take = [lock, options = options_] {
-    *lock = std::make_shared<FolderLock>(options.folder, "checkpoints in");
-    remove_unfinished_checkpoints(options.folder);
+    const store::NumberedFolder checkpoints = checkpoint_folder(options.folder);
+    *lock = std::make_shared<FolderLock>(checkpoints.take("checkpoints in"));
+    checkpoints.remove_unfinished();
     require_unused(options);
   };
   const bool takes = model_.strategy.world().chief;

@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
-#include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/base/threads.h"
+#include "tutti/store/disk_thread.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 
@@ -84,10 +82,9 @@ Checkpointing::Waited Checkpointing::wait_for_writers(const Deadline& deadline,
 }
 
 std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function<void()> work) {
-  std::packaged_task<void()> task(work ? std::move(work) : [] {});
-  std::future<void> done = task.get_future();
-  start_thread("checkpoints", std::move(task)).detach();
-  const auto ready = [&](Millis look) { return done.wait_for(look) == std::future_status::ready; };
+  store::DiskThread disk("checkpoints");
+  if (work) disk.add(std::move(work));
+  const auto ready = [&](Millis look) { return disk.wait(Deadline(look)); };
   const Millis limit = std::max(options_.disk_limit, kLeastBeforeSteps);
   if (wait_together(ready, Deadline(limit), WhenAsked::go_on, what) == Waited::late)
     throw Timeout(fmt::format(
@@ -95,7 +92,7 @@ std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function
         "answer, or needs a larger disk_limit",
         options_.folder.string(), what, limit.count(), busy_worker_));
   try {
-    done.get();
+    disk.process();
   } catch (const std::exception&) {
     return std::current_exception();
   }

@@ -8,7 +8,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/idle_pace.h"
 #include "tutti/base/log.h"
-#include "tutti/base/threads.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
@@ -34,10 +33,8 @@ struct Checkpointing::Writer::Shared {
   CheckpointRetention retention;
   Millis disk_limit;
   Millis limit;
-  PartNews news;             // of the last one
-  mutable std::mutex mutex;  // guards what follows
-  std::condition_variable changed;
-  bool busy = false;
+  PartNews news;                    // of the last one
+  mutable std::mutex mutex;         // guards what follows
   bool whole = true;                // the last one is on disk
   bool hurried = true;              // the last one yields to nobody
   bool ended = false;               // the training has
@@ -60,7 +57,6 @@ struct Checkpointing::Writer::Shared {
     news.without = -1;
     news.all_written = false;
     const std::lock_guard lock(mutex);
-    busy = true;
     whole = false;
     part_took.reset();
     hurried = priority == Priority::normal;
@@ -85,10 +81,8 @@ struct Checkpointing::Writer::Shared {
 
   void end(bool is_whole) {
     const std::lock_guard lock(mutex);
-    busy = false;
     whole = is_whole;
     pace.reset();
-    changed.notify_all();
   }
 
   // Empty where there is none to wait for.
@@ -122,7 +116,7 @@ struct Checkpointing::Writer::Shared {
     } catch (const std::exception& error) {
       log(LogLevel::warning, "checkpoint {} in {} is not written: {}; the one before stays",
           name_of_checkpoint(part.step), folder.string(), error.what());
-      if (part.worker == 0) give_up_checkpoint(part);
+      if (part.worker == 0) checkpoint_folder(folder).give_up(part.step, part.lock_number);
       return false;
     }
     try {
@@ -157,14 +151,14 @@ void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manife
   const double waited = millis_since(begin);
   const int64_t step = part.step;
   try {
-    start_thread("it", [shared = shared_, part = std::move(part), manifest = std::move(manifest),
-                        waited, arrive = std::move(arrive)] {
+    if (!disk_) disk_.emplace("it");
+    disk_->add([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited,
+                arrive = std::move(arrive)] {
       shared->end(shared->write(part, manifest, waited, arrive));
-    }).detach();
+    });
   } catch (const Error& error) {
     log(LogLevel::warning, "checkpoint {} in {} is not written: {}", name_of_checkpoint(step),
         shared_->folder.string(), error.what());
-    shared_->end(false);
   }
 }
 
@@ -181,10 +175,7 @@ std::string Checkpointing::Writer::summary() const {
       all.writing_ms / all.written);
 }
 
-bool Checkpointing::Writer::busy() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->busy;
-}
+bool Checkpointing::Writer::busy() { return !wait(Deadline(Millis{0})); }
 
 void Checkpointing::Writer::hurry() {
   const std::lock_guard lock(shared_->mutex);
@@ -193,13 +184,13 @@ void Checkpointing::Writer::hurry() {
 }
 
 bool Checkpointing::Writer::wait(const Deadline& deadline) {
-  std::unique_lock lock(shared_->mutex);
-  return shared_->changed.wait_until(lock, deadline.at(), [this] { return !shared_->busy; });
+  return !disk_ || disk_->wait(deadline);
 }
 
-bool Checkpointing::Writer::last_is_whole() const {
+bool Checkpointing::Writer::last_is_whole() {
+  if (busy()) return false;
   const std::lock_guard lock(shared_->mutex);
-  return !shared_->busy && shared_->whole;
+  return shared_->whole;
 }
 
 void Checkpointing::Writer::told_of_failure(int worker) { shared_->news.without = worker; }

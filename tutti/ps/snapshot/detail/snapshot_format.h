@@ -1,21 +1,27 @@
-/// Names in the files of a snapshot. docs/formats/snapshot.md.
+/// Names of snapshots, and in their files. docs/formats/snapshot.md.
 /// Thread rule: pure functions.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "tutti/store/numbered_folder.h"
 
 namespace tutti::ps::detail {
 
 inline constexpr std::string_view kSnapshotFormat = "tutti.snapshot/2";
-inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kMetadata = "tutti.snapshot";
-inline constexpr std::string_view kPartial = ".partial";
 
-inline std::string name_of_cut(int64_t number) { return fmt::format("cut-{:06}", number); }
+/// The folder of a job's snapshots. Its lock has a name of its own: checkpoints may be in it, too.
+inline store::NumberedFolder cuts_in(std::filesystem::path folder) {
+  return {std::move(folder), {.prefix = "cut-", .digits = 6, .lock = "snapshots.lock"}};
+}
+inline std::string name_of_cut(int64_t number) { return cuts_in({}).name(number); }
 inline std::string name_of_partition(int partition) {
   return fmt::format("partition-{}.safetensors", partition);
 }

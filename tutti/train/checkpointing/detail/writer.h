@@ -2,17 +2,17 @@
 /// Thread rule: one thread calls; another one writes.
 #pragma once
 
-#include <condition_variable>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 
 #include "tutti/base/deadline.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
+#include "tutti/store/disk_thread.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 
 namespace tutti::detail {
@@ -32,13 +32,13 @@ class Checkpointing::Writer {
   void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin, Priority priority,
              std::function<void()> arrive);
   /// Whether something is being written.
-  bool busy() const;
+  bool busy();
   /// What is being written yields to nobody any more.
   void hurry();
   /// Whether nothing is being written any more, at the latest at the deadline.
   bool wait(const Deadline& deadline);
   /// Whether this worker's part of the last one, and on the chief all of it, is on disk.
-  bool last_is_whole() const;
+  bool last_is_whole();
   /// That a worker has no part to give: the chief's wait for it ends.
   void told_of_failure(int worker);
   /// That all other workers have written theirs.
@@ -51,7 +51,8 @@ class Checkpointing::Writer {
  private:
   struct Shared;
   bool abandoned_ = false;
-  std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this on a dead disk
+  std::shared_ptr<Shared> shared_;         // with the thread, which may outlive this on a dead disk
+  std::optional<store::DiskThread> disk_;  // from the first checkpoint on
 };
 
 }  // namespace tutti::detail

@@ -7,27 +7,29 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "tutti/base/deadline.h"
 
-namespace tutti::ps {
+namespace tutti::store {
 
 class DiskThread {
  public:
-  /// What its owner does with what has come of some work.
+  /// What its owner does with what has come of some work; empty: nothing.
   using Then = std::function<void()>;
-  using Work = std::function<Then()>;
 
-  /// `wake` is called in the thread of this when process() has something.
-  explicit DiskThread(std::function<void()> wake);
+  /// what  whom the thread is for, where it cannot be started (start_thread())
+  /// wake  called in that thread when process() has something
+  explicit DiskThread(std::string_view what, std::function<void()> wake = [] {});
   /// Waits for nothing, see wait(): what has not begun is given up, and what is under way keeps
   /// that thread, which calls nobody any more.
   ~DiskThread();
   DiskThread(const DiskThread&) = delete;
 
   /// Behind what was added before. `work` owns what it needs; what it throws, process() does.
-  void add(Work work);
+  void add(std::function<void()> work);
+  void add_with_then(std::function<Then()> work);
   /// What has not begun is given up.
   void forget_waiting();
   /// Calls what has come of the work that is done; whether there was any. Throws what the first of
@@ -49,4 +51,4 @@ class DiskThread {
 /// thread to its disk.
 void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit);
 
-}  // namespace tutti::ps
+}  // namespace tutti::store

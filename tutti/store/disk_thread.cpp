@@ -1,4 +1,4 @@
-#include "tutti/ps/snapshot/disk_thread.h"
+#include "tutti/store/disk_thread.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,10 +11,10 @@
 #include "tutti/base/log.h"
 #include "tutti/base/threads.h"
 
-namespace tutti::ps {
+namespace tutti::store {
 namespace {
 
-DiskThread::Then outcome_of(const DiskThread::Work& work) {
+DiskThread::Then outcome_of(const std::function<DiskThread::Then()>& work) {
   try {
     return work();
   } catch (...) {
@@ -30,19 +30,20 @@ struct DiskThread::Shared {
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::function<void()> wake;
-  std::deque<Work> waiting;
+  std::deque<std::function<Then()>> waiting;
   bool works = false;
   std::deque<Then> done;
   bool ends = false;
 };
 
-DiskThread::DiskThread(std::function<void()> wake) : shared_(std::make_shared<Shared>()) {
+DiskThread::DiskThread(std::string_view what, std::function<void()> wake)
+    : shared_(std::make_shared<Shared>()) {
   shared_->wake = std::move(wake);
-  thread_ = start_thread("snapshots", [shared = shared_] { run(shared); });
+  thread_ = start_thread(what, [shared = shared_] { run(shared); });
 }
 
 DiskThread::~DiskThread() {
-  std::deque<Work> given_up;
+  std::deque<std::function<Then()>> given_up;
   bool works = false;
   {
     const std::lock_guard lock(shared_->mutex);
@@ -58,7 +59,14 @@ DiskThread::~DiskThread() {
     thread_.join();
 }
 
-void DiskThread::add(Work work) {
+void DiskThread::add(std::function<void()> work) {
+  add_with_then([work = std::move(work)] {
+    work();
+    return Then();
+  });
+}
+
+void DiskThread::add_with_then(std::function<Then()> work) {
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->waiting.push_back(std::move(work));
@@ -83,7 +91,7 @@ bool DiskThread::process() {
 }
 
 void DiskThread::forget_waiting() {
-  std::deque<Work> forgotten;
+  std::deque<std::function<Then()>> forgotten;
   const std::lock_guard lock(shared_->mutex);
   forgotten.swap(shared_->waiting);
 }
@@ -98,26 +106,25 @@ void DiskThread::run(const std::shared_ptr<Shared>& shared) {
   while (true) {
     shared->changed.wait(lock, [&] { return shared->ends || !shared->waiting.empty(); });
     if (shared->ends) return;
-    Work work = std::move(shared->waiting.front());
+    auto work = std::move(shared->waiting.front());
     shared->waiting.pop_front();
     shared->works = true;
     lock.unlock();
     Then then = outcome_of(std::exchange(work, nullptr));
     lock.lock();
     shared->works = false;
-    shared->done.push_back(std::move(then));
-    if (shared->wake) shared->wake();
+    if (then) {
+      shared->done.push_back(std::move(then));
+      if (shared->wake) shared->wake();
+    }
     shared->changed.notify_all();
   }
 }
 
 void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit) {
   constexpr Millis kSayNothing{1'000};
-  DiskThread disk([] {});
-  disk.add([work = std::move(work)]() -> DiskThread::Then {
-    work();
-    return [] {};
-  });
+  DiskThread disk(what);
+  disk.add(std::move(work));
   const Deadline deadline(limit);
   if (!disk.wait(Deadline(std::min(limit, kSayNothing))))
     log(LogLevel::warning, "{}: waiting for the disk, {} s at most", what, limit.count() / 1000);
@@ -126,4 +133,4 @@ void wait_for_disk(const std::string& what, std::function<void()> work, Millis l
   disk.process();
 }
 
-}  // namespace tutti::ps
+}  // namespace tutti::store
