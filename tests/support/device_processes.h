@@ -109,7 +109,7 @@ void run_replicas(std::vector<std::unique_ptr<Process>>& all, Body body) {
 
 /// The step of device_step(), with an updater alone.
 inline void process_step(Process& process, int local, const at::Tensor& x, bool short_cut = false,
-                         double weight = 1) {
+                         const Vote& vote = {}) {
   const World& world = process.world;
   const at::Device device = world.queues[static_cast<size_t>(local)].device();
   const int64_t rows = 6 / world.size, first = rows * (world.first_rank + local);
@@ -127,8 +127,7 @@ inline void process_step(Process& process, int local, const at::Tensor& x, bool 
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : updater.parameters(local))
     gradients.push_back(parameter.grad());
-  const int64_t version = updater.push(local, gradients, weight);
-  updater.acquire(local, version, Deadline(world.time_limit));
+  updater.step(local, gradients, vote, Deadline(world.time_limit));
   for (const at::Tensor& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
 }
 

@@ -11,6 +11,7 @@
 #include "tutti/base/log.h"
 #include "tutti/data/share.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/updater.h"
 
 namespace tutti {
 namespace {
@@ -100,34 +101,34 @@ MovingShares::MovingShares(StrategyState& state) : state_(state) {
 }
 
 // Null: there is no optimizer yet.
-std::shared_ptr<WorldMember> MovingShares::counter() const {
-  std::shared_ptr<WorldMember> found;
-  for (const auto& follower : state_.followers) {
-    auto member = follower.lock();
-    if (!member || member->updates() < 0) continue;
+std::shared_ptr<Updater> MovingShares::counter() const {
+  std::shared_ptr<Updater> found;
+  for (const auto& one : state_.updaters) {
+    auto updater = one.lock();
+    if (!updater) continue;
     if (found)
       throw UsageError(
           "shares that follow speeds or a file are counted by the updates of one optimizer, and "
           "this strategy has two; give shares in numbers (--shares 2,1)");
-    found = std::move(member);
+    found = std::move(updater);
   }
   return found;
 }
 
 int64_t MovingShares::updates() const {
-  const auto member = counter();
-  return member ? member->updates() : 0;
+  const auto updater = counter();
+  return updater ? updater->version() : 0;
 }
 
 void MovingShares::require_same_counter() {
-  const auto member = counter();
-  if (counts_ && member != counter_.lock())
+  const auto updater = counter();
+  if (counts_ && updater != counter_.lock())
     throw UsageError(
         "shares that follow speeds or a file are counted by the updates of one optimizer, and this "
         "one is another than that of the steps before (compile() again?); make a new Strategy for "
         "it, or give shares in numbers (--shares 2,1)");
-  counts_ = member != nullptr;
-  counter_ = member;
+  counts_ = updater != nullptr;
+  counter_ = updater;
 }
 
 bool MovingShares::move(const AllowedShares& allowed) {
@@ -144,8 +145,9 @@ bool MovingShares::move(const AllowedShares& allowed) {
     if (world.chief) log(LogLevel::info, "{}", news_);
   }
   world.shares = std::move(next);
-  for (const auto& follower : state_.followers)
-    if (const auto member = follower.lock()) member->share_out(world);
+  for (const auto& one : state_.updaters)
+    if (const auto updater = one.lock(); updater && updater->parts().slices != nullptr)
+      updater->parts().slices->share_out(world.shares);
   return true;
 }
 

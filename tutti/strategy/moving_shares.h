@@ -21,6 +21,8 @@
 
 namespace tutti {
 
+class Updater;
+
 class MovingShares {
  public:
   /// Of a strategy whose world is there. Reads the file, or writes a record without changes.
@@ -53,7 +55,7 @@ class MovingShares {
   const data::ShareSchedule& schedule() const noexcept { return schedule_; }
 
  private:
-  std::shared_ptr<WorldMember> counter() const;
+  std::shared_ptr<Updater> counter() const;
   int64_t updates() const;
   void require_same_counter();
   void look(int64_t step, const AllowedShares& allowed);
@@ -62,8 +64,8 @@ class MovingShares {
 
   struct StrategyState& state_;
   data::ShareSchedule schedule_;
-  std::weak_ptr<WorldMember> counter_{};  ///< that the first move() has found
-  bool counts_ = false;                   ///< it has found one
+  std::weak_ptr<Updater> counter_{};  ///< that the first move() has found
+  bool counts_ = false;               ///< it has found one
   std::string news_;
   int64_t pause_ = 0;      ///< from one look to the next
   int64_t next_look_ = 0;  ///< updates; by speed alone

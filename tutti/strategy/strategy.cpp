@@ -24,6 +24,7 @@
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/updater.h"
 
 namespace tutti {
 namespace {
@@ -331,14 +332,7 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
     for (const auto& follower : state_->followers)
       if (const auto member = follower.lock()) fn(*member);
   };
-  int act_after_actions = 0;
-  for_followers([&](WorldMember& member) { act_after_actions += member.acts_after_actions(); });
-  if (act_after_actions > 1)
-    throw UsageError(
-        "--shard parameters on stages, or ranks of axis tensor: a strategy has one optimizer "
-        "there, "
-        "since ranks would gather the parameters of two in another order; take --shard gradients, "
-        "or one optimizer of one model");
+  (void)gathers();  // two of them are an error before anybody waits
   detail::ForkedQueues queues(world());
   const auto prepared = [&](ReplicaContext& replica, int local) {
     const detail::CurrentReplica current(&replica);
@@ -347,13 +341,13 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
     std::optional<detail::OwnRandomNumbers> own_numbers;
     if (world().size > 1) own_numbers.emplace();
     try {
-      for_followers([&](WorldMember& member) { member.prepare(local); });
+      for_followers([&](WorldMember& member) { member.in_run(Moment::begins, local); });
       with_memory(replica.queue(), "in run()", [&] { body(replica, local); });
-      for_followers([&](WorldMember& member) { member.complete(local); });
+      for_followers([&](WorldMember& member) { member.in_run(Moment::ends, local); });
       queues.end(local);
     } catch (...) {
       queues.end(local);
-      for_followers([](WorldMember& member) { member.rethrow_failure(); });
+      for_followers([&](WorldMember& member) { member.in_run(Moment::failed, local); });
       throw;
     }
   };
@@ -366,14 +360,28 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   queues.join();
 }
 
-void Strategy::follow(std::weak_ptr<WorldMember> member) {
-  std::erase_if(state_->followers, [](const auto& follower) { return follower.expired(); });
+void Strategy::follow(std::weak_ptr<WorldMember> member, std::weak_ptr<Updater> updater) {
+  const auto gone = [](const auto& one) { return one.expired(); };
+  std::erase_if(state_->followers, gone);
+  std::erase_if(state_->updaters, gone);
   state_->followers.push_back(std::move(member));
+  if (!gone(updater)) state_->updaters.push_back(std::move(updater));
 }
 
-void Strategy::after_action(const ReplicaContext& replica) const {
-  for (const auto& follower : state_->followers)
-    if (const auto member = follower.lock()) member->after_action(replica.local_rank());
+std::shared_ptr<Gathers> Strategy::gathers() const {
+  std::shared_ptr<Gathers> found;
+  if (options().shard != "parameters" || world().model_ranks == 1) return found;
+  for (const auto& one : state_->updaters) {
+    const auto updater = one.lock();
+    if (!updater || updater->parts().gathers == nullptr) continue;
+    if (found)
+      throw UsageError(
+          "--shard parameters on stages, or ranks of axis tensor: a strategy has one optimizer "
+          "there, since ranks would gather the parameters of two in another order; take --shard "
+          "gradients, or one optimizer of one model");
+    found = {updater, updater->parts().gathers};
+  }
+  return found;
 }
 
 void Strategy::resize(int replicas, std::vector<double> shares) {

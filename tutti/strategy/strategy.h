@@ -24,14 +24,16 @@
 #include "tutti/data/dataset.h"
 #include "tutti/strategy/choice/options.h"
 #include "tutti/strategy/replica_context.h"
-#include "tutti/sync/replicated_options.h"
 #include "tutti/sync/world.h"
 
 namespace tutti {
 
 class DistributedDataset;
+class Gathers;
 class MovingShares;
+class Updater;
 struct DistributeOptions;
+
 /// For which replica a value is made (Strategy::values_from_function).
 struct ValueContext {
   int rank = 0;  ///< in the world: tf.distribute's replica_id_in_sync_group
@@ -124,8 +126,8 @@ class Strategy {
   /// stay (the first ones keep their place). mirrored and one_device; between runs.
   void resize(int replicas, std::vector<double> shares = {});
 
-  /// Where workers are not in step: what gives this worker its next batch of an epoch (-1: none
-  /// left), and takes back the one before. Set by the Optimizer that is connected to servers.
+  /// Where workers are not in step, set by the Optimizer that is connected to servers: gives this
+  /// worker its next batch of an epoch (-1: none left), and takes back the one before.
   using NextBatch =
       std::function<int64_t(int dataset, int64_t epoch, int64_t num_batches, int64_t returned)>;
   void take_batches_from(NextBatch next);
@@ -149,9 +151,11 @@ class Strategy {
   void meet_by(Meet meet);
   bool can_meet() const noexcept;
 
-  void follow(std::weak_ptr<WorldMember> member);  ///< told of a resize, for as long as it lives
-  /// Tells it, in run(), that this rank's pipeline has ended an action (Updater::after_action).
-  void after_action(const ReplicaContext& replica) const;
+  /// It is told of a resize, for as long as it lives; `updater` is what it updates by, if it does.
+  void follow(std::weak_ptr<WorldMember> member, std::weak_ptr<Updater> updater = {});
+  /// Of these what ranks gather by between the actions of a pipeline; null: nothing. UsageError for
+  /// two, to which ranks would come in another order.
+  std::shared_ptr<Gathers> gathers() const;
 
  private:
   using Lead = std::function<std::shared_ptr<void>(const std::vector<std::shared_ptr<void>>&)>;
@@ -171,13 +175,6 @@ class Strategy {
 /// --strategy to --host-sums. Throws UsageError. What nobody catches ends the program in order from
 /// here on (exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
-
-namespace detail {
-
-/// The reduction and compression that a strategy was given.
-ReplicatedOptions replicated_options(const StrategyOptions& options);
-
-}  // namespace detail
 
 // ---- implementation of templates ----
 

@@ -19,6 +19,7 @@
 #include "tutti/strategy/run/detail/replica_threads.h"
 #include "tutti/strategy/run/detail/step_watch.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/sync/replicated_options.h"
 
 namespace tutti {
 
@@ -78,6 +79,7 @@ struct StrategyState {
   std::unique_ptr<detail::ReplicaMeeting> meeting;  ///< for merge()
   std::vector<DeviceMark> brought;                  ///< by local replica: what it brings to merge()
   std::vector<std::weak_ptr<WorldMember>> followers;
+  std::vector<std::weak_ptr<Updater>> updaters;  ///< of its optimizers
   Strategy::NextBatch next_batch;
   Strategy::Meet meet;
   int num_datasets = 0;
@@ -104,6 +106,9 @@ struct StrategyState {
 };
 
 namespace detail {
+
+/// The reduction and compression that a strategy was given.
+ReplicatedOptions replicated_options(const StrategyOptions& options);
 
 /// Makes `replica` (null: nobody) the one of this thread until it goes out of scope.
 class CurrentReplica {

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/nn/module.h>
 
-#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -103,11 +102,6 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::D
                      c10::str(at::IntArrayRef(slot.shape))));
   if (gradient.device() != device)
     fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
-}
-
-PartInStep part_of(double weight) {
-  if (std::isnan(weight)) return kLeavesOut;
-  return weight == 0 ? kAbstains : kComputes;
 }
 
 bool step_is_made(const Layout& layout, int parts, bool any_gradient) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -148,20 +147,20 @@ void SparseTables::forget_step() {
   for (Lane& lane : lanes_) lane.handed_in = -1;
 }
 
-bool SparseTables::hand_in(int replica, double weight, int64_t version, double learning_rate) {
+bool SparseTables::hand_in(int replica, PartInStep part, int64_t version, double learning_rate) {
   Lane& lane = lanes_.at(replica);
   if (lane.handed_in == version) detail::throw_took_part_twice(world_.first_rank + replica);
   lane.handed_in = version;
   for (auto& gradients : lane.gradients) gradients.clear();
   for (const auto& layer : lane.layers) {
     auto taken = layer->take_gradients();
-    if (weight == 0) continue;
+    if (part == kAbstains) continue;
     auto& gradients = lane.gradients[number_of(layer->table())];
     std::ranges::move(taken, std::back_inserter(gradients));
   }
   const bool some = !std::ranges::all_of(lane.gradients, &std::vector<RowGradients>::empty);
   const std::lock_guard lock(mutex_);
-  left_out_ |= std::isnan(weight);
+  left_out_ |= part == kLeavesOut;
   if (++handed_in_ < world_.local) return some;
   handed_in_ = 0;
   if (std::exchange(left_out_, false)) {

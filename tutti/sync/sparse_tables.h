@@ -33,6 +33,8 @@ class SparseTable;
 
 namespace tutti {
 
+enum PartInStep : uint8_t;  // vote.h
+
 class SparseTables;
 class Updater;
 
@@ -94,16 +96,17 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// one thread.
   void on_look_up(std::function<void(const ps::SparseTableSpec&)> called);
 
-  /// As Updater::forget_step.
+  /// Where replicas take turns: forgets what some have handed in of a step that ended, with an
+  /// error, before all had. Nothing elsewhere, where such a world has failed.
   void forget_step();
-  /// Takes the gradients of a replica's layers, without samples (weight 0) none, and none of any
-  /// replica where one leaves the step out (NaN); the last local
-  /// replica updates the tables. To be called before Updater::push(): whoever has met the others
-  /// there, or got its parameters from servers, may read the new rows.
+  /// Takes the gradients of a replica's layers, without samples none, and none of any
+  /// replica where one leaves the step out; the last local replica updates the tables. To be called
+  /// before Updater::step(): whoever has met the others there, or got its parameters from servers,
+  /// may read the new rows.
   ///
   /// version  of the parameters, before the update. Throws UsageError for a second call at it.
   /// Returns whether that replica has gradients of rows.
-  bool hand_in(int replica, double weight, int64_t version, double learning_rate);
+  bool hand_in(int replica, PartInStep part, int64_t version, double learning_rate);
 
   /// Drops what was looked up and not handed in, between steps.
   void forget();

@@ -1,7 +1,8 @@
 /// Updater: from n gradients to one update. The waist between strategies and everything under them.
 ///
-/// Each replica meets it on its own, since with stale updates there is no common step: push() hands
-/// in its part, acquire() returns when parameters new enough are where its forward reads them.
+/// Each replica meets it on its own, since with stale updates there is no common step: step() hands
+/// in its gradients, and returns when parameters new enough are where its forward reads them. What
+/// some updaters can and others cannot is in parts().
 ///
 /// Three exist: *shared*, the fused step over one parameter storage a host; *replicated*,
 /// all-reduce and then a step on every replica (any torch::optim::Optimizer); *served*, parameter
@@ -19,12 +20,13 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/comm/schedule/schedule_choice.h"
-#include "tutti/optim/loss_scale.h"
 #include "tutti/optim/recipe.h"
 #include "tutti/ps/spec/sparse_spec.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/slots.h"
+#include "tutti/sync/updater_parts.h"
+#include "tutti/sync/vote.h"
 #include "tutti/sync/world.h"
 
 namespace torch::optim {
@@ -36,14 +38,9 @@ namespace tutti {
 /// One replica's parameters by name, each once, in one order for all replicas.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-class GradientMeter;
-namespace ps {
-class Client;
-}
 namespace detail {
-class DeviceLossScale;
 class GradientListener;
-}  // namespace detail
+}
 
 /// What an updater keeps beside the parameters, between steps: for checkpoints.
 struct UpdaterState {
@@ -62,113 +59,65 @@ struct UpdaterState {
 /// order these and the exchanges came would depend on each replica's graph.
 enum class Overlap : uint8_t { off, on };
 
-/// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
-/// that runs the strategy, between steps. Gradients are summed over replicas, never averaged.
+/// Where an updater stands, as one local replica sees it.
+struct UpdaterView {
+  const std::vector<at::Tensor>& parameters;  ///< in the order of gradients in step()
+  const Layout& layout;                       ///< of these
+  int64_t version = 0;                        ///< updates applied so far
+  double learning_rate = 0;                   ///< of the next
+};
+
+/// Thread rule: replica r calls begin, step and ready from its own thread, all others from the
+/// thread that runs the strategy, between steps. Gradients are summed over replicas, never
+/// averaged.
 class Updater {
  public:
   virtual ~Updater() = default;
 
+  /// Gets replica `replica` ready for its next forward: at the begin of Strategy::run, and by
+  /// Model::fit. Where workers are not in step step() does not wait for parameters, since who
+  /// waited there for a slower worker would keep from it what it needs (a batch); this does. Where
+  /// replicas take turns, replica 0's forgets what some have handed in of a step that ended, with
+  /// an error, before all had.
+  virtual void ready(int replica, const Deadline& deadline) { (void)replica, (void)deadline; }
+
   /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared.
   /// Throws UsageError naming the parameter when one is not (a second backward() in a step).
   /// `overlap` on: gradients may go to the other replicas while it goes on, as they become ready.
-  virtual void begin(int replica, Overlap overlap) = 0;
-
-  /// Who takes gradients of a backward pass that has begun, before it is over; null: nobody.
-  virtual detail::GradientListener* listener(int replica) {
-    (void)replica;
-    return nullptr;
-  }
-
-  /// Where replicas take turns: forgets what some of them have pushed of a step that ended, with an
-  /// error, before all had. Between steps; nothing elsewhere, where such a world has failed.
-  virtual void forget_step() {}
+  /// Returns who takes gradients of the pass before it is over; null: nobody.
+  virtual detail::GradientListener* begin(int replica, Overlap overlap) = 0;
 
   /// Hands in the gradients of local replica `replica`: one tensor a parameter, in the order of
-  /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left
-  /// out. A parameter unused on all replicas is skipped, one unused on some counts as zero there.
-  /// weight NaN: all replicas leave the step out, as they learn where they meet in it, and no
-  /// version is made; not with servers. Other weights, and no gradient on any: UsageError.
-  /// Returns the version that contains this part. Throws UsageError naming the parameter when a
-  /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
-  virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;
+  /// parameters(), undefined where unused. A parameter unused on all replicas is skipped, one
+  /// unused on some counts as zero there; unused on all, of which some compute: UsageError. All
+  /// learn where they meet in it whether the step is made (Vote).
+  ///
+  /// Returns when this replica's operators read parameters of an update with this part. Replicas
+  /// that take turns do not wait: the update is made by the last of them. Served: parameters may
+  /// still be on their way (LateParameters), and come before the first operator that reads them;
+  /// what goes wrong until then is thrown by that operator, and by every later call here. Throws
+  /// UsageError naming the parameter when a gradient is sparse, part of a graph, or of another
+  /// shape or dtype; PeerLost, Timeout.
+  virtual void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                    const Deadline& deadline) = 0;
 
-  /// On a device, where the host does not wait for what it would need to know: this step is left
-  /// out on all replicas, as with weight NaN, when `bad` (one element, on the replica's device) of
-  /// any is not 0; and so are all later ones, until forget_left_out(). Before push(). Versions
-  /// count on. Throws UsageError elsewhere: whoever is not on a device knows, and says it by the
-  /// weight.
-  virtual void leave_out_if(int replica, const at::Tensor& bad);
-  /// How many updates that left out, which no longer count in version(). Waits; between runs.
-  virtual int64_t forget_left_out() { return 0; }
-
-  /// Returns when this replica's operators read parameters of version `at_least` or newer. Replicas
-  /// that take turns do not wait: the update is made by the last push of the step. Served: they may
-  /// still be on their way, and come before the first operator that reads them (before_use.h);
-  /// what goes wrong until then is thrown by that operator, and by every later call here.
-  virtual void acquire(int replica, int64_t at_least, const Deadline& deadline) = 0;
-
-  /// Gets the parameters of replica `replica` ready for its next forward. Where workers are not in
-  /// step acquire() does not wait, since who waited there for a slower worker would keep from it
-  /// what it needs (a batch); this does. Called at the begin of Strategy::run and by Model::fit.
-  virtual void prepare(int replica, const Deadline& deadline) { (void)replica, (void)deadline; }
-
-  /// Returns when all parameters that acquire() and prepare() have let on their way are there: for
-  /// whoever reads them other than by operators. Called at the end of Strategy::run. Each replica
-  /// from its own thread, or one thread between runs. Throws what went wrong on the way.
-  virtual void complete() {}
-  /// In a run, before replicas of which some compute nothing meet otherwise than by push(): from
-  /// each. Those that still compute may need the others, to gather parameters.
-  virtual void meet(int replica) { (void)replica; }
-  /// The same after each action of a pipeline, whose ranks wait for each other too, done or not:
-  /// who is in meet(), push() or end_run() meanwhile stays in it.
-  virtual void after_action(int replica) { (void)replica; }
-  /// At the end of Strategy::run, from each replica's own thread: parameters become whole.
-  virtual void end_run(int replica) { (void)replica; }
-  /// A run's function threw on that replica, for whom nobody is to wait. Any thread; never throws.
-  virtual void fail(int replica, const std::string& why) noexcept { (void)replica, (void)why; }
-  virtual void rethrow_failure() const {}  ///< throws that; nothing when nothing did
-
-  virtual void refresh() {}  ///< gets the newest parameters of all workers; between runs
-
-  /// From now on losses are multiplied by that, where scale_of() is not null; between steps.
-  virtual void scale_losses(const optim::LossScale& scale) { (void)scale; }
-  /// The scale that a replica's device keeps, by which steps are left out; null: the host does it.
-  virtual detail::DeviceLossScale* scale_of(int replica) const {
-    (void)replica;
-    return nullptr;
-  }
-
-  /// Steps that a device makes again by itself (CapturedSteps): from now on such may come. False
-  /// where they cannot; then nothing changes.
-  virtual bool capture_steps() { return false; }
-  /// Before each step then, however it is made: what the host decides of it goes to the device.
-  virtual void before_step(int replica) { (void)replica; }
-  /// The last step was captured; replayed() counts others like it.
-  virtual void captured(int replica) { (void)replica; }
-  virtual void replayed(int replica) { (void)replica; }
-
-  virtual int64_t version() const = 0;  ///< updates applied so far
+  virtual UpdaterView view(int replica) const = 0;
+  const std::vector<at::Tensor>& parameters(int replica) const { return view(replica).parameters; }
+  const Layout& layout(int replica = 0) const { return view(replica).layout; }
+  int64_t version() const { return view(0).version; }
+  double learning_rate() const { return view(0).learning_rate; }
 
   /// From the next update on; rank 0's value counts. UsageError unless it is finite and >= 0.
   virtual void set_learning_rate(double learning_rate) = 0;
-  virtual double learning_rate() const = 0;
 
   /// Throws Error when a death in the middle of an update left old and new values mixed.
   virtual void require_whole() const = 0;
 
-  /// The parameters of one local replica, in the order of gradients in push().
-  virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
-  virtual const Layout& layout() const = 0;
-
   /// Bytes of gradients that a replica sent in the last step, on average; in turn: would have sent.
   virtual int64_t wire_bytes_per_step() const = 0;
 
-  virtual ps::Client* client() { return nullptr; }  ///< null where there are no servers
-  /// What measures the gradients of its updates; null where it cannot.
-  virtual GradientMeter* meter() { return nullptr; }
-
   virtual UpdaterState state() const;  ///< UsageError where it is elsewhere: on servers
-  /// Goes on from that, with these parameters, in the order of push(). Each replica gets what it
+  /// Goes on from that, with these parameters, in the order of step(). Each replica gets what it
   /// kept for itself; what those have held back that are no more goes to replica 0, so that no
   /// gradient is lost. Collective over workers, who all give the same; between steps. Throws
   /// UsageError that names what does not fit.
@@ -185,9 +134,19 @@ class Updater {
   /// step throws as require_whole() does until restore() of a checkpoint.
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 
-  /// World::shares are these from the next step on. Slices of the fused step follow inside a host,
-  /// where that moves nothing; others stay whose they are. No bit depends on it. Between steps.
-  virtual void share_out(const std::vector<double>& shares) { (void)shares; }
+  const UpdaterParts& parts() const noexcept { return parts_; }
+  ps::Client* client() const noexcept { return parts_.client; }
+  GradientMeter* meter() const noexcept { return parts_.meter; }
+  /// LateParameters::complete() and refresh(); nothing where parameters do not come late.
+  void complete() const {
+    if (parts_.late != nullptr) parts_.late->complete();
+  }
+  void refresh() const {
+    if (parts_.late != nullptr) parts_.late->refresh();
+  }
+
+ protected:
+  UpdaterParts parts_;  ///< an updater says which it has, between steps
 };
 
 /// Makes a torch optimizer over one replica's parameters; called once per local replica.

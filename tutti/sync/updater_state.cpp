@@ -17,10 +17,6 @@ UpdaterState Updater::state() const {
       "fit are for the other strategies");
 }
 
-void Updater::leave_out_if(int, const at::Tensor&) {
-  throw UsageError("leave_out_if: these replicas do not compute on a device; use leave_out()");
-}
-
 void Updater::restore(const UpdaterState&, const NamedTensors&) { state(); }
 
 namespace detail {

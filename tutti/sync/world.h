@@ -84,28 +84,22 @@ struct World {
   bool one_process() const noexcept { return local == size; }
 };
 
-/// What follows the world. The Strategy calls rebind() between runs, in order of construction.
+/// Moments of Strategy::run, on each local replica and in its thread.
+enum class Moment : uint8_t {
+  begins,
+  ends,    ///< what was begun in it is finished
+  failed,  ///< its function threw: whoever knows what is behind that throws it instead
+};
+
+/// What follows the world.
 class WorldMember {
  public:
   virtual ~WorldMember() = default;
+  /// The Strategy has entered another world: between runs, in order of construction.
   virtual void rebind(const World& world) = 0;
-  /// The same where World::shares alone are others.
-  virtual void share_out(const World& world) { (void)world; }
-  /// Updates that it has made; -1: it makes none.
-  virtual int64_t updates() const { return -1; }
-  /// Called by each local replica at the begin of Strategy::run, in its thread.
-  virtual void prepare(int local) { (void)local; }
-  /// The same within it (Strategy::after_action).
-  virtual void after_action(int local) { (void)local; }
-  /// Whether it does something there: one member of a strategy at most, since replicas would come
-  /// to two of them in another order.
-  virtual bool acts_after_actions() const { return false; }
-  /// The same at its end: what was begun in it is finished.
-  virtual void complete(int local) { (void)local; }
+  virtual void in_run(Moment moment, int local) { (void)moment, (void)local; }
   /// The function of Strategy::run threw on that replica, for whom nobody is to wait. Never throws.
   virtual void fail(int local, const std::string& reason) noexcept { (void)local, (void)reason; }
-  /// Called when the function of Strategy::run threw: throws what is behind that, if it knows.
-  virtual void rethrow_failure() {}
 };
 
 namespace detail {

@@ -94,9 +94,10 @@ struct SlicedParts final : WorldMember {
         });
   }
   void rebind(const World&) override {}
-  void prepare(int local) override { updater->prepare(local, Deadline(kDefaultTimeLimit)); }
-  void after_action(int local) override { updater->after_action(local); }
-  void complete(int local) override { updater->end_run(local); }
+  void in_run(Moment moment, int local) override {
+    if (moment == Moment::begins) updater->ready(local, Deadline(kDefaultTimeLimit));
+    if (moment == Moment::ends) updater->parts().gathers->meet(local, Until::whole);
+  }
 
   std::vector<std::shared_ptr<ShardedUpdater>> parts;
   std::shared_ptr<Updater> updater;
@@ -119,7 +120,7 @@ TEST(MeshShards, HaveTheBytesOfTheFormula) {
                        .schedule = parallel::zb_h1(),
                        .recompute = parallel::recompute_choice(recompute)});
     const auto parts = std::make_shared<SlicedParts>(model.modules(), 4 * kLayer);
-    strategy.follow(parts);
+    strategy.follow(parts, parts->updater);
     strategy.run([&](ReplicaContext& replica) {
       const int local = replica.local_rank();
       const auto x = torch::ones({4, kWidth});
@@ -133,8 +134,7 @@ TEST(MeshShards, HaveTheBytesOfTheFormula) {
       EXPECT_LE(bytes.parameters, 1.05 * 4 * (kStage / 2 + 2 * kLayer)) << recompute;
       EXPECT_GE(bytes.parameters, 0.95 * 4 * (kStage / 2 + 2 * kLayer)) << recompute;
       EXPECT_LE(bytes.state, 1.05 * 8 * kStage / 2);
-      parts->updater->push(local, gradients, 1);
-      parts->updater->acquire(local, 1, Deadline(replica.time_limit()));
+      parts->updater->step(local, gradients, {}, Deadline(replica.time_limit()));
     });
   }
 }

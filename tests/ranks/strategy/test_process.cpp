@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/comm/group/host_view.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/ps/server/parallel.h"
 #include "tutti/strategy/run/detail/replica_meeting.h"
@@ -171,9 +172,11 @@ RANK_PROGRAM(die_in_the_update) {
       net.local(replica)(torch::ones({2, 64})).sum().backward();
       std::vector<at::Tensor> gradients;
       for (const auto& parameter : updater.parameters(0)) gradients.push_back(parameter.grad());
-      const int64_t version = updater.push(0, gradients, 1.0);
-      if (dies) std::_Exit(3);
-      updater.acquire(0, version, Deadline(kDefaultTimeLimit));
+      if (dies) {
+        host_view(strategy.world().groups[0]).inside.barrier();  // the first of the two
+        std::_Exit(3);
+      }
+      updater.step(0, gradients, {}, Deadline(kDefaultTimeLimit));
     });
   });
 }
@@ -195,10 +198,9 @@ RANK_PROGRAM(die_after_an_early_update) {
   const bool dies = strategy.world().first_rank == 1;
   mark_what_is_left(rank, updater, [&] {
     strategy.run([&](ReplicaContext&) {
-      updater.begin(0, Overlap::on);
+      auto* const listener = updater.begin(0, Overlap::on);
       const at::Tensor weight = updater.parameters(0)[0];
       const at::Tensor before = weight.detach().clone();
-      auto* const listener = updater.listener(0);
       listener->take(weight, torch::ones_like(weight));
       // Each owns a half, and updates it once the other has its gradient too.
       for (const Deadline deadline(Millis{10'000}); !deadline.passed();) {
@@ -206,7 +208,7 @@ RANK_PROGRAM(die_after_an_early_update) {
         if (!torch::equal(weight.detach(), before)) break;
       }
       if (dies) std::_Exit(3);
-      updater.acquire(0, updater.push(0, {}, 1.0), Deadline(kDefaultTimeLimit));
+      updater.step(0, {}, {}, Deadline(kDefaultTimeLimit));
     });
   });
 }

@@ -138,8 +138,7 @@ TEST(EarlyUpdates, AreMadeAsSoonAsAllReplicasHaveTheGradient) {
     const auto& parameters = updater.parameters(local);
     const auto last = parameters.back();
     const auto before = last.detach().clone();
-    updater.begin(local, Overlap::on);
-    auto* const listener = updater.listener(local);
+    auto* const listener = updater.begin(local, Overlap::on);
     if (local == 0) {  // alone it updates nothing
       EXPECT_TRUE(listener->take(last, torch::ones_like(last)));
       listener->go_on();
@@ -153,7 +152,7 @@ TEST(EarlyUpdates, AreMadeAsSoonAsAllReplicasHaveTheGradient) {
     EXPECT_FALSE(torch::equal(last.detach(), before));
     EXPECT_TRUE(torch::equal(parameters[0].detach(), loop.weights(local)[0]));
     const std::vector<at::Tensor> rest(parameters.size());
-    updater.acquire(local, updater.push(local, rest, 1), Deadline(Millis{10'000}));
+    updater.step(local, rest, {}, Deadline(Millis{10'000}));
   });
   EXPECT_EQ(loop.optimizer.version(), 1);
 }
@@ -163,9 +162,9 @@ TEST(EarlyUpdates, AStepCannotBeginAgainOnceOthersHaveItsGradients) {
   Updater& updater = loop.optimizer.updater();
   EXPECT_THAT(message_of<UsageError>([&] {
                 loop.strategy.run([&](ReplicaContext& replica) {
-                  updater.begin(0, Overlap::on);
+                  auto* const listener = updater.begin(0, Overlap::on);
                   const auto last = updater.parameters(0).back();
-                  updater.listener(0)->take(last, torch::ones_like(last));
+                  listener->take(last, torch::ones_like(last));
                   plain_step(loop, replica, *loop.net.local(replica), 0);
                 });
               }),

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/strategy/moving_shares.h"
+#include "tutti/sync/detail/gradient_listener.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -107,7 +108,7 @@ TEST(SharesOfAFile, HaveTheBitsOfThePartsInTurn) {
   }
 }
 
-// While replica 1 has yet to come to its part of the update, what replica 0 owns is new.
+// What replica 0 owns it updates as soon as both have its gradient, here while backward goes on.
 TEST(SlicesOfTheFusedStep, FollowTheShares) {
   constexpr int64_t kBlocks = 8;
   World world{.size = 2, .local = 2};
@@ -129,19 +130,21 @@ TEST(SlicesOfTheFusedStep, FollowTheShares) {
   double value = 0;
   for (const int64_t blocks : {4, 6, 1}) {
     const auto first = static_cast<double>(blocks);
-    if (blocks != 4) updater->share_out({first, kBlocks - first});
+    if (blocks != 4) updater->parts().slices->share_out({first, kBlocks - first});
     value -= 2;
-    const auto hand_in = [&](int replica) {
-      updater->begin(replica, Overlap::off);
-      return updater->push(replica, std::array{gradient}, 1);
-    };
-    std::jthread other([&] { updater->acquire(0, hand_in(0), Deadline(Millis{30'000})); });
-    const int64_t version = hand_in(1);
-    const Deadline limit(Millis{20'000});
-    while (updated(value) != blocks * kBlockElements && !limit.passed()) std::this_thread::yield();
+    std::array<detail::GradientListener*, 2> listeners{};
+    for (const int replica : {0, 1}) {
+      listeners[replica] = updater->begin(replica, Overlap::on);
+      EXPECT_TRUE(listeners[replica]->take(updater->parameters(replica)[0], gradient));
+    }
+    listeners[0]->go_on();
     EXPECT_EQ(updated(value), blocks * kBlockElements);
     EXPECT_EQ(values[blocks * kBlockElements - 1], value);
-    updater->acquire(1, version, Deadline(Millis{30'000}));
+    const auto step = [&](int replica) {
+      updater->step(replica, {}, {}, Deadline(Millis{30'000}));
+    };
+    std::jthread other([&] { step(0); });
+    step(1);
     other.join();
     EXPECT_EQ(updated(value), kBlocks * kBlockElements);
   }

@@ -135,7 +135,8 @@ TEST(ShardsParameters, AreGatheredWithThoseWhoHaveNothingToDo) {
         for (int action = 0; action < 2; ++action) {
           if (action == 1 || replica.rank() == 0)
             loss = loss + layers.forward(replica).pow(2).sum();
-          layers.strategy.after_action(replica);
+          if (auto* const gathers = layers.optimizer.updater().parts().gathers)
+            gathers->meet(replica.local_rank(), Until::action_ends);
         }
         layers.optimizer.minimize(replica, loss);
       });
@@ -209,15 +210,15 @@ TEST(ShardsBytes, AreThoseOfTheFormula) {
                                {.shard = shard, .bucket_bytes = 16 << 10});
       strategy.run([&](ReplicaContext& replica) {
         const int local = replica.local_rank();
-        updater->prepare(local, Deadline(strategy.world().time_limit));
+        updater->ready(local, Deadline(strategy.world().time_limit));
         updater->begin(local, Overlap::on);
         at::Tensor loss = torch::zeros({});
         for (const at::Tensor& parameter : updater->parameters(local))
           loss = loss + parameter.pow(2).sum();
         loss.backward();
-        updater->push(local, std::vector<at::Tensor>(Many::kParameters), 1);
-        updater->acquire(local, 1, Deadline(strategy.world().time_limit));
-        updater->end_run(local);
+        updater->step(local, std::vector<at::Tensor>(Many::kParameters), {},
+                      Deadline(strategy.world().time_limit));
+        updater->parts().gathers->meet(local, Until::whole);
       });
       const double formula = bytes_by_formula(shard, kPsi, replicas);
       for (int local = 0; local < replicas; ++local) {

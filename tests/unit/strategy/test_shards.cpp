@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,16 +71,17 @@ struct Loop {
       const auto& parameters = updater->parameters(local);
       const bool last = replica.rank() + 1 == strategy.world().size;
       const Deadline deadline(strategy.world().time_limit);
-      updater->prepare(local, deadline);
+      updater->ready(local, deadline);
       updater->begin(local, number % 2 == 0 && !last ? Overlap::on : Overlap::off);
       net.local(replica)->loss(replica.rank(), number).backward();
       std::vector<at::Tensor> gradients;
       for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
-      const double weight = !last ? 1 : number % 5 == 3 ? 0 : number == 4 ? std::nan("") : 1;
-      const int64_t version = updater->push(local, gradients, weight);
-      updater->acquire(local, version, deadline);
+      const PartInStep part = !last || (number % 5 != 3 && number != 4) ? kComputes
+                              : number == 4                             ? kLeavesOut
+                                                                        : kAbstains;
+      updater->step(local, gradients, {part}, deadline);
       for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
-      updater->end_run(local);
+      if (auto* const gathers = updater->parts().gathers) gathers->meet(local, Until::whole);
     });
   }
   void expect_same_as(const Loop& other, const std::string& what) const {
@@ -221,8 +221,8 @@ TEST(ShardsGradients, AreGivenBackWhileBackwardGoesOn) {
       loop.net.local(replica)->loss(replica.rank(), 0).backward();
       for (const at::Tensor& parameter : loop.updater->parameters(local))
         EXPECT_FALSE(parameter.grad().defined());
-      loop.updater->push(local, std::vector<at::Tensor>(7), 1);
-      loop.updater->acquire(local, 1, Deadline(loop.strategy.world().time_limit));
+      loop.updater->step(local, std::vector<at::Tensor>(7), {},
+                         Deadline(loop.strategy.world().time_limit));
     });
     EXPECT_EQ(loop.updater->version(), 1);
   }

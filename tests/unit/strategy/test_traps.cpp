@@ -179,7 +179,7 @@ TEST(Autograd, DoubleBackwardNamesTheParameter) {
   const auto gradients =
       torch::autograd::grad({(net.modules().module(0)->parameters()[0].pow(2)).sum()},
                             {net.modules().module(0)->parameters()[0]}, {}, true, true);
-  EXPECT_THAT([&] { updater->push(0, gradients, 1.0); },
+  EXPECT_THAT([&] { updater->step(0, gradients, {}, Deadline(kDefaultTimeLimit)); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("\"a\""), HasSubstr("double backward"))));
 }
 

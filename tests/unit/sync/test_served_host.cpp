@@ -138,7 +138,7 @@ class ServedHost : public testing::Test {
 
   static void do_step(Updater& updater, const NamedTensors& parameters, int local, int rank,
                       int64_t step, const Spoil& spoil) {
-    updater.prepare(local, Deadline(kLimit));
+    updater.ready(local, Deadline(kLimit));
     updater.begin(local, Overlap::on);
     std::vector<at::Tensor> gradients;
     for (int i = 0; i < 2; ++i) {
@@ -148,8 +148,7 @@ class ServedHost : public testing::Test {
       (parameter.detach() * factor * parameter).sum().backward();
       gradients.push_back(parameter.grad());
     }
-    const int64_t version = updater.push(local, gradients, 1);
-    updater.acquire(local, version, Deadline(kLimit));
+    updater.step(local, gradients, {}, Deadline(kLimit));
     for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
   }
 

@@ -7,6 +7,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -74,8 +76,7 @@ class ServedLate : public testing::Test {
   void step() {
     updater_->begin(0, Overlap::on);
     (first_.sum() + second_.sum()).backward();
-    const int64_t version = updater_->push(0, {{first_.grad(), second_.grad()}}, 1);
-    updater_->acquire(0, version, Deadline(kLateLimit));
+    updater_->step(0, {{first_.grad(), second_.grad()}}, {}, Deadline(kLateLimit));
     first_.mutable_grad().reset();
     second_.mutable_grad().reset();
   }
@@ -149,18 +150,17 @@ TEST_F(ServedLate, WhoeverReadsOtherwiseGetsWhatIsNew) {
 }
 
 // What no operator has read is taken before the next gradients go.
-TEST_F(ServedLate, AParameterThatIsNotUsedComesBeforeTheNextPush) {
+TEST_F(ServedLate, AParameterThatIsNotUsedComesBeforeTheNextStep) {
   step();
   push_of_other(0, 0);
   push_of_other(1, 0);
   updater_->begin(0, Overlap::on);
   first_.sum().backward();
-  const int64_t version = updater_->push(0, {{first_.grad(), at::Tensor()}}, 1);
+  updater_->step(0, {{first_.grad(), at::Tensor()}}, {}, Deadline(kLateLimit));
   EXPECT_EQ(second_.data_ptr<float>()[0], -1.0F);
   first_.mutable_grad().reset();
   push_of_other(0, 1);
   push_of_other(1, 1);
-  updater_->acquire(0, version, Deadline(kLateLimit));
   updater_->complete();
   EXPECT_EQ(first_.data_ptr<float>()[0], -3.0F);
   EXPECT_EQ(second_.data_ptr<float>()[0], -2.0F);  // the other worker's gradient alone
@@ -195,19 +195,18 @@ struct ServedLateTwice : ServedLate {
 
 // The first that sees all gradients handed in begins the step for both.
 TEST_F(ServedLateTwice, EachReplicaIsWatched) {
-  for (int replica = 0; replica < 2; ++replica) {
+  std::vector<std::jthread> threads;
+  const auto step = [&](int replica) {
     updater_->begin(replica, Overlap::on);
     const at::Tensor ones = torch::ones({kWidth, kWidth});
-    EXPECT_EQ(updater_->push(replica, {{ones, ones}}, 1), 1);
-  }
-  for (int replica = 0; replica < 2; ++replica) {
-    updater_->acquire(replica, 1, Deadline(kLateLimit));
+    updater_->step(replica, {{ones, ones}}, {}, Deadline(kLateLimit));
     EXPECT_TRUE(at::hasThreadLocalCallbacks()) << replica;
-    at::clearThreadLocalCallbacks();  // the other's thread has its own
-  }
+  };
+  for (const int replica : {0, 1}) threads.emplace_back(step, replica);
+  threads.clear();  // joins
   push_of_other(0, 0);
   push_of_other(1, 0);
-  updater_->prepare(1, Deadline(kLateLimit));
+  updater_->ready(1, Deadline(kLateLimit));
   EXPECT_EQ((weights_[1][0].second + 0).data_ptr<float>()[0], -2.0F);
   updater_->complete();
 }
@@ -221,14 +220,10 @@ TEST_F(ServedTooLate, WhomItWaitedForIsNamedAndNothingIsTrainedOnOldValues) {
   EXPECT_THAT([&] { static_cast<void>(forward(torch::ones({1, kWidth}))); },
               ThrowsMessage<c10::Error>(HasSubstr("worker 1")));
   const auto says_who = ThrowsMessage<Timeout>(HasSubstr("step 1 waits for worker 1"));
-  EXPECT_THAT([&] { updater_->rethrow_failure(); }, says_who);
-  EXPECT_THAT([&] { updater_->push(0, {{at::Tensor(), at::Tensor()}}, 1); }, says_who);
-  EXPECT_THAT(
-      [&] {
-        updater_->acquire(0, 2, Deadline(kLateLimit));
-        updater_->complete();
-      },
-      says_who);
+  EXPECT_THAT([&] { updater_->parts().late->rethrow_failure(); }, says_who);
+  EXPECT_THAT([&] { updater_->step(0, {{at::Tensor(), at::Tensor()}}, {}, Deadline(kLateLimit)); },
+              says_who);
+  EXPECT_THAT([&] { updater_->complete(); }, says_who);
   EXPECT_THAT([&] { updater_->require_whole(); }, says_who);
   EXPECT_THAT([&] { static_cast<void>(span_of(first_)); }, says_who);
   push_of_other(0, 0);

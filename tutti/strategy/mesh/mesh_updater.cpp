@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "tutti/base/error.h"
@@ -65,7 +64,7 @@ std::vector<std::string> kinds_of(const UpdaterState& state) {
   return kinds;
 }
 
-class MeshUpdater final : public Updater {
+class MeshUpdater final : public Updater, public Gathers {
  public:
   MeshUpdater(const World& world, const WholeModel& whole, std::vector<NamedTensors> local_ranks,
               const PartUpdaterFactory& make, const optim::Clip& clip)
@@ -83,7 +82,7 @@ class MeshUpdater final : public Updater {
       for (const NamedTensors& rank : local_ranks) names.push_back(names_of(rank));
       clip_.emplace(world, whole, clip, std::move(names));
     }
-    for (Part& part : parts_) {
+    for (Part& part : of_model_) {
       std::vector<NamedTensors> ranks;
       for (const int local : part.local_ranks) {
         part.names = names_of(local_ranks[static_cast<size_t>(local)]);
@@ -91,58 +90,53 @@ class MeshUpdater final : public Updater {
       }
       part.updater = make(world_of_part(world, part.local_ranks), std::move(ranks));
     }
+    if (of_model_[0].updater->parts().gathers != nullptr) parts_.gathers = this;
   }
 
-  void begin(int local, Overlap) override { at(local).begin(number(local), Overlap::off); }
-  void forget_step() override {
-    for (Part& part : parts_) part.updater->forget_step();
+  void ready(int local, const Deadline& deadline) override {
+    at(local).ready(number(local), deadline);
   }
-  int64_t push(int local, std::span<const at::Tensor> gradients, double weight) override {
+  GradientListener* begin(int local, Overlap) override {
+    return at(local).begin(number(local), Overlap::off);
+  }
+  void step(int local, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override {
+    Vote own = vote;
     // A part may be frozen whole, and others train.
-    if (weight > 0 && std::ranges::none_of(parameters(local), &at::Tensor::requires_grad))
-      weight = 0;
-    if (!clip_ || std::isnan(weight)) return at(local).push(number(local), gradients, weight);
-    meet(local);
-    const auto sums = clip_->sums(local, gradients, weight > 0);
+    if (own.part == kComputes &&
+        std::ranges::none_of(parameters(local), &at::Tensor::requires_grad))
+      own.part = kAbstains;
+    if (!clip_ || own.part == kLeavesOut)
+      return at(local).step(number(local), gradients, own, deadline);
+    if (parts_.gathers != nullptr) meet(local, Until::all_done);
+    const auto sums = clip_->sums(local, gradients, own.part == kComputes);
     const std::vector<at::Tensor> none(sums.size());
     const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
-    const bool brings = first && std::ranges::any_of(sums, &at::Tensor::defined);
-    return at(local).push(number(local), first ? sums : none, brings ? 1.0 : weight);
+    if (first && std::ranges::any_of(sums, &at::Tensor::defined)) own.part = kComputes;
+    at(local).step(number(local), first ? sums : none, own, deadline);
   }
-  void acquire(int local, int64_t at_least, const Deadline& deadline) override {
-    at(local).acquire(number(local), at_least, deadline);
+  void meet(int local, Until until) override {
+    at(local).parts().gathers->meet(number(local), until);
   }
-  void prepare(int local, const Deadline& deadline) override {
-    at(local).prepare(number(local), deadline);
-  }
-  void meet(int local) override { at(local).meet(number(local)); }
-  void after_action(int local) override { at(local).after_action(number(local)); }
-  void end_run(int local) override { at(local).end_run(number(local)); }
   void fail(int local, const std::string& reason) noexcept override {
-    at(local).fail(number(local), reason);
-  }
-  void complete() override {
-    for (Part& part : parts_) part.updater->complete();
+    at(local).parts().gathers->fail(number(local), reason);
   }
   void rethrow_failure() const override {
-    for (const Part& part : parts_) part.updater->rethrow_failure();
+    for (const Part& part : of_model_) part.updater->parts().gathers->rethrow_failure();
   }
 
-  int64_t version() const override { return parts_[0].updater->version(); }
+  UpdaterView view(int local) const override {
+    return of_model_[where_[static_cast<size_t>(local)].first].updater->view(number(local));
+  }
   void set_learning_rate(double learning_rate) override {
-    for (Part& part : parts_) part.updater->set_learning_rate(learning_rate);
+    for (Part& part : of_model_) part.updater->set_learning_rate(learning_rate);
   }
-  double learning_rate() const override { return parts_[0].updater->learning_rate(); }
   void require_whole() const override {
-    for (const Part& part : parts_) part.updater->require_whole();
+    for (const Part& part : of_model_) part.updater->require_whole();
   }
-  const std::vector<at::Tensor>& parameters(int local) const override {
-    return parts_[where_[static_cast<size_t>(local)].first].updater->parameters(number(local));
-  }
-  const Layout& layout() const override { return parts_[0].updater->layout(); }
   int64_t wire_bytes_per_step() const override {
     int64_t bytes = 0;
-    for (const Part& part : parts_)
+    for (const Part& part : of_model_)
       bytes += part.updater->wire_bytes_per_step() * std::ssize(part.local_ranks);
     return bytes / std::ssize(where_);
   }
@@ -173,14 +167,14 @@ class MeshUpdater final : public Updater {
     mesh::Place place = world.mesh.place_of(world.first_rank + local);
     for (const mesh::Axis axis : {mesh::Axis::data, mesh::Axis::shard})
       place[static_cast<size_t>(axis)] = 0;
-    auto part = std::ranges::find(parts_, place, &Part::place);
-    if (part == parts_.end()) part = parts_.insert(parts_.end(), {place, {}, {}, nullptr});
+    auto part = std::ranges::find(of_model_, place, &Part::place);
+    if (part == of_model_.end()) part = of_model_.insert(of_model_.end(), {place, {}, {}, nullptr});
     part->local_ranks.push_back(local);
-    return {static_cast<size_t>(part - parts_.begin()),
+    return {static_cast<size_t>(part - of_model_.begin()),
             static_cast<int>(part->local_ranks.size()) - 1};
   }
 
-  Updater& at(int local) { return *parts_[where_[static_cast<size_t>(local)].first].updater; }
+  Updater& at(int local) { return *of_model_[where_[static_cast<size_t>(local)].first].updater; }
   int number(int local) const { return where_[static_cast<size_t>(local)].second; }
 
   at::Tensor scalars_of(const std::vector<UpdaterState>& of_parts) const;
@@ -192,13 +186,13 @@ class MeshUpdater final : public Updater {
   int first_rank_;
   int model_ranks_;
   std::optional<MeshClip> clip_;  // by norm
-  std::vector<Part> parts_;
+  std::vector<Part> of_model_;
   std::vector<std::pair<size_t, int>> where_;  ///< by local rank
 };
 
 UpdaterState MeshUpdater::state() const {
   std::vector<UpdaterState> of_parts;
-  for (const Part& part : parts_) of_parts.push_back(part.updater->state());
+  for (const Part& part : of_model_) of_parts.push_back(part.updater->state());
   UpdaterState all{of_parts[0].kind, version(), learning_rate()};
   std::vector<WholeModel::Entry> trained = whole_.parameters();
   std::erase_if(trained, [](const auto& entry) { return !entry.trained; });
@@ -222,7 +216,7 @@ at::Tensor MeshUpdater::scalars_of(const std::vector<UpdaterState>& of_parts) co
   std::vector<at::Tensor> values;
   for (const auto& [name, value] : whole_.gather(rows, [&](int local, const std::string& name) {
          const size_t part = where_[static_cast<size_t>(local)].first;
-         const auto& names = parts_[part].names;
+         const auto& names = of_model_[part].names;
          return tensor_named(of_parts[part],
                              kScalarsName)[std::ranges::find(names, name) - names.begin()];
        }))
@@ -267,7 +261,7 @@ void MeshUpdater::restore(const UpdaterState& state, const NamedTensors& paramet
   if (parameters.size() != whole_.parameters().size())
     throw UsageError(fmt::format("{} parameters, the model has {}", parameters.size(),
                                  whole_.parameters().size()));
-  for (Part& part : parts_)
+  for (Part& part : of_model_)
     part.updater->restore(state_of(part, state), values_of(part, parameters));
 }
 

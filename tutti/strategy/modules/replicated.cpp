@@ -97,9 +97,12 @@ struct ReplicatedModules::State final : WorldMember {
     still(norms[local], *modules[local]);
   }
 
-  void prepare(int local) override { still(norms.at(local), *modules[local]); }
+  void in_run(Moment moment, int local) override {
+    if (moment == Moment::begins) still(norms.at(local), *modules[local]);
+    if (moment == Moment::ends) warn_of_moved(local);
+  }
 
-  void complete(int local) override {
+  void warn_of_moved(int local) const {
     for (const Norm& norm : norms.at(local))
       if (norm.module->is_training() && norm.frozen())
         log_once(

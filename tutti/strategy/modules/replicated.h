@@ -233,8 +233,8 @@ class Optimizer {
   SparseTables* tables() const noexcept;  ///< null: the model has no embedding tables
 
  private:
-  void hand_in(int local, double weight);
-  void exchange(int local, double weight);
+  void hand_in(int local, PartInStep part);
+  void exchange(int local, PartInStep part);
   void hand_in_waiting(int local);
   void hand_in_settled(int local, bool finite);
   void settle(ReplicaContext& replica, bool leaves_out = false);

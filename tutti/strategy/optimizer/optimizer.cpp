@@ -1,7 +1,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "tutti/base/event.h"
 #include "tutti/strategy/optimizer/detail/optimizer_state.h"
@@ -63,15 +63,14 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     accumulate(replica, loss);
     settle(replica);
   } else {
-    state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+    auto* const listener = state_->begin(replica);
     const bool waited = !lane.waiting.empty();
-    const bool alone = !waited && !replica.has_met_in_backward();
     lane.waiting.put(state_->updater->parameters(local));
     lane.waiting.clear();
-    const detail::Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
+    const detail::Listening listening(loss, waited ? nullptr : listener);
     const bool computed = backward_if_any(replica, "minimize", loss);
     state_->note_other(local, loss);
-    hand_in(local, computed || waited ? 1.0 : 0.0);
+    hand_in(local, computed || waited ? kComputes : kAbstains);
   }
   state_->await_update(local);
 }
@@ -101,7 +100,7 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   State::Lane& lane = state_->lanes[local];
   if (!loss.requires_grad()) return require_graph("accumulate", loss);
   const auto& parameters = state_->updater->parameters(local);
-  detail::require_cleared(state_->updater->layout(), parameters);
+  detail::require_cleared(state_->updater->layout(local), parameters);
   lane.waiting.put(parameters);
   backward(replica, loss, state_->seed_of(local, loss));
   state_->note_other(local, loss);
@@ -128,10 +127,10 @@ void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
     if (loss.defined()) accumulate(replica, loss);
     return settle(replica, true);
   }
-  state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+  state_->begin(replica);
   lane.waiting.clear();
   if (loss.defined()) backward_if_any(replica, "leave_out", loss);
-  hand_in(local, std::nan(""));
+  hand_in(local, kLeavesOut);
 }
 
 void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
@@ -154,7 +153,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   state_->take_part(local);
   state_->updater->begin(local, Overlap::off);
   lane.gradients.assign(gradients.begin(), gradients.end());
-  exchange(local, 1.0);
+  exchange(local, kComputes);
   state_->await_update(local);
 }
 
@@ -173,10 +172,18 @@ void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
   if (!bad.defined() || bad.numel() != 1)
     throw UsageError(fmt::format("leave_out_if: expected one element, got {}",
                                  bad.defined() ? c10::str(bad.sizes()) : "an undefined tensor"));
-  state_->updater->leave_out_if(state_->local_rank(replica, "leave_out_if"), bad);
+  const int local = state_->local_rank(replica, "leave_out_if");
+  if (!replica.queue().on_device())
+    throw UsageError("leave_out_if: these replicas do not compute on a device; use leave_out()");
+  const at::Tensor one = bad.detach().reshape({}).to(at::kFloat);
+  at::Tensor& all = state_->lanes[local].bad;
+  all = all.defined() ? at::maximum(all, one) : one;
 }
 
-int64_t Optimizer::forget_left_out() { return state_->updater->forget_left_out(); }
+int64_t Optimizer::forget_left_out() {
+  auto* const devices = state_->updater->parts().on_device;
+  return devices != nullptr ? devices->forget_left_out() : 0;
+}
 
 void Optimizer::forget_accumulated() {
   for (size_t local = 0; local < state_->lanes.size(); ++local) {
@@ -196,19 +203,19 @@ void Optimizer::scale_losses(const optim::LossScale& scale) {
         "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
         "mirrored, multi_worker or central_storage");
   for (State::Lane& lane : state_->lanes) lane.scale = scale;
-  state_->updater->scale_losses(scale);
+  if (auto* const devices = state_->updater->parts().on_device) devices->scale_losses(scale);
   if (state_->captured) state_->captured->forget();
 }
 
 std::optional<optim::LossScale> Optimizer::loss_scale() const {
-  if (const auto* there = state_->updater->scale_of(0))
+  if (const auto* there = state_->scale_there(0))
     return there->read(Deadline(state_->strategy.world().time_limit));
   return state_->lanes[0].scale;
 }
 
 // All replicas leave a step out, or none. Those that take turns wait for the last.
 void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
-  if (state_->updater->scale_of(replica.local_rank()) != nullptr)
+  if (state_->scale_there(replica.local_rank()) != nullptr)
     return settle_on_device(replica.local_rank(), leaves_out);
   const World& world = state_->strategy.world();
   std::vector<State::Lane>& lanes = state_->lanes;
@@ -237,7 +244,7 @@ void Optimizer::hand_in_settled(int local, bool finite) {
 
 // The devices find out in the update.
 void Optimizer::settle_on_device(int local, bool leaves_out) {
-  detail::DeviceLossScale& scale = *state_->updater->scale_of(local);
+  detail::DeviceLossScale& scale = *state_->scale_there(local);
   scale.begin_step();
   state_->lanes[local].waiting.scale(scale.reciprocal(), scale.overflowed());
   if (leaves_out) scale.overflowed().fill_(1);
@@ -246,43 +253,43 @@ void Optimizer::settle_on_device(int local, bool leaves_out) {
 
 void Optimizer::hand_in_waiting(int local) {
   State::Lane& lane = state_->lanes[local];
-  const double weight = lane.waiting.empty() ? 0 : 1;
+  const PartInStep part = lane.waiting.empty() ? kAbstains : kComputes;
   state_->updater->begin(local, Overlap::off);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
-  hand_in(local, weight);
+  hand_in(local, part);
 }
 
 // Hands in the gradients that lie in the parameters.
-void Optimizer::hand_in(int local, double weight) {
+void Optimizer::hand_in(int local, PartInStep part) {
   auto& gradients = state_->lanes[local].gradients;
   gradients.clear();
   for (const auto& parameter : state_->updater->parameters(local))
     gradients.push_back(parameter.grad());
-  exchange(local, weight);
+  exchange(local, part);
 }
 
-void Optimizer::exchange(int local, double weight) {
+void Optimizer::exchange(int local, PartInStep part) {
   Updater& updater = *state_->updater;
   const World& world = state_->strategy.world();
-  auto& gradients = state_->lanes[local].gradients;
+  State::Lane& lane = state_->lanes[local];
+  auto& gradients = lane.gradients;
   const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
-  const bool rows = state_->tables && state_->tables->hand_in(local, weight, updater.version(),
+  const bool rows = state_->tables && state_->tables->hand_in(local, part, updater.version(),
                                                               updater.learning_rate());
-  if (rows && weight > 0 && !has_any(gradients)) weight = 0;  // rows alone are trained
+  if (rows && part == kComputes && !has_any(gradients)) part = kAbstains;  // rows alone are trained
   try {
-    const int64_t version = updater.push(local, gradients, weight);
-    updater.acquire(local, version, Deadline(world.time_limit));
+    updater.step(local, gradients, {part, std::exchange(lane.bad, {})}, Deadline(world.time_limit));
   } catch (const detail::NothingTrained& nothing) {
     state_->throw_nothing_trained(nothing, local);
   }
-  if (!state_->takes_turns()) state_->lanes[local].other.reset();
+  if (!state_->takes_turns()) lane.other.reset();
   gradients.clear();
   for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
 }
 
 void Optimizer::prepare(ReplicaContext& replica) {
-  state_->prepare(state_->local_rank(replica, "prepare"));
+  state_->get_ready(state_->local_rank(replica, "prepare"));
 }
 
 void Optimizer::set_learning_rate(double learning_rate) {

@@ -6,6 +6,7 @@
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/mesh/detail/mesh_updater.h"
 #include "tutti/strategy/optimizer/detail/optimizer_state.h"
+#include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/sharded/sharded_updater.h"
 
 namespace tutti {
@@ -107,7 +108,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   } else {
     state_->bound(state_->updated_on_cpu(on_cpu, why), tables, recipe.rule());
   }
-  state_->strategy.follow(state_);
+  state_->strategy.follow(state_, state_->updater);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
@@ -126,7 +127,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
         return make(world, std::move(replicas));
       },
       "a torch optimizer was given"));
-  state_->strategy.follow(state_);
+  state_->strategy.follow(state_, state_->updater);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
@@ -143,7 +144,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
                     },
                     "a reduction was chosen"),
                 tables, recipe.rule());
-  state_->strategy.follow(state_);
+  state_->strategy.follow(state_, state_->updater);
 }
 
 }  // namespace tutti

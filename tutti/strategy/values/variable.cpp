@@ -162,12 +162,13 @@ struct Variable::State final : WorldMember {
     copies[local] = adds ? copies[local] + value : value.clone();
   }
 
-  void prepare(int local) override {
-    if (local == 0) given.clear();  // of a run() that failed
+  void in_run(Moment moment, int local) override {
+    if (moment == Moment::begins && local == 0) given.clear();  // of a run() that failed
+    if (moment == Moment::ends) take_given(local);
   }
 
   // Replicas that take turns have all had theirs.
-  void complete(int local) override {
+  void take_given(int local) {
     if (given.empty() || local + 1 < strategy.world().local) return;
     const std::vector<at::Tensor> each = given;
     for (size_t r = 0; r < each.size(); ++r)

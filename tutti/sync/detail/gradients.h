@@ -24,11 +24,6 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters);
 void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient,
                     at::Device device = at::Device(at::kCPU));
 
-/// What a replica tells the others of its part in a step, by its weight (Updater::push): of several
-/// the largest counts, or all their bits.
-enum PartInStep : uint8_t { kAbstains = 0, kComputes = 1, kLeavesOut = 2 };
-PartInStep part_of(double weight);
-
 /// Replicas have computed in a step, and no parameter has a gradient on any.
 struct NothingTrained : UsageError {
   using UsageError::UsageError;
@@ -39,7 +34,7 @@ struct NothingTrained : UsageError {
 bool step_is_made(const Layout& layout, int parts, bool any_gradient);
 
 /// The same by `told`, the largest of all replicas: whether each parameter has a gradient, by slot,
-/// and behind these part_of().
+/// and behind these PartInStep.
 template <class Told>
 bool step_is_made(const Layout& layout, const Told& told) {
   const auto end = told.begin() + std::ssize(layout.slots);

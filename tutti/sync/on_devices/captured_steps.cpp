@@ -28,8 +28,10 @@ std::string shapes_of(at::TensorList inputs) {
 
 bool captures_step() noexcept { return captures; }
 
-CapturedSteps::CapturedSteps(std::shared_ptr<Updater> updater, DeviceQueue queue)
-    : updater_(std::move(updater)), queue_(std::move(queue)) {}
+CapturedSteps::CapturedSteps(std::shared_ptr<StepCapture> updater, DeviceQueue queue)
+    : updater_(std::move(updater)), queue_(std::move(queue)) {
+  updater_->begin_captures();
+}
 
 CapturedSteps::Kind CapturedSteps::kind_of(at::TensorList inputs) {
   Kind kind;

@@ -100,6 +100,7 @@ void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
   });
   if (plan_.clips_norms()) find_squares();
   if (captures_) make_rates();
+  parts_ = {.on_device = this, .capture = world_.size == 1 ? this : nullptr};
   if (across()) bind_to_processes();
 }
 

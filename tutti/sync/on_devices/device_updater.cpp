@@ -44,24 +44,23 @@ void DeviceUpdater::require_whole() const {
                     begun_.load()));
 }
 
-void DeviceUpdater::begin(int replica, Overlap overlap) {
+GradientListener* DeviceUpdater::begin(int replica, Overlap overlap) {
   require_whole();
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (!lane.has_run) lane.has_run = owned_[static_cast<size_t>(replica)].updated.passed();
   require_cleared(layout_, lane.parameters);
-  if (captures_) return;
+  if (captures_) return nullptr;
   if (replica == 0) step_rate_ = next_learning_rate_.load();
   listens_ = buckets_ && overlap == Overlap::on;
   if (lane.scale) lane.scale->look(Deadline(patience_with_device(world_.time_limit)));
+  return nullptr;
 }
 
 // ---- steps that are captured ----
 
-bool DeviceUpdater::capture_steps() {
-  if (world_.size > 1) return false;
+void DeviceUpdater::begin_captures() {
   captures_ = true;
   make_rates();
-  return true;
 }
 
 void DeviceUpdater::before_step(int replica) {
@@ -88,12 +87,11 @@ void DeviceUpdater::replayed(int replica) {
   lane.used = lane.captured;
   agree(lane);
   bump_versions(lane.parameters);
-  begun_ = ended_ = version() + 1;
+  begun_ = ended_ = ended() + 1;
 }
 
-void DeviceUpdater::leave_out_if(int replica, const at::Tensor& bad) {
+void DeviceUpdater::leave_out_if(Lane& lane, const at::Tensor& bad) {
   const at::NoGradGuard no_grad;
-  Lane& lane = lanes_.at(static_cast<size_t>(replica));
   at::Tensor flag = lane.flags[0];
   at::maximum_out(flag, flag, bad.detach().reshape({}).to(at::kFloat));
   lane.used[layout_.slots.size() + 1] = 1;
@@ -112,17 +110,16 @@ void DeviceUpdater::leave_blank(Lane& lane, size_t parameter) {
   lane.blank[parameter] = 1;
 }
 
-int64_t DeviceUpdater::push_all(int replica, std::span<const at::Tensor> gradients, double weight) {
+void DeviceUpdater::take_all(int replica, std::span<const at::Tensor> gradients, PartInStep part) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
-  const bool left_out = std::isnan(weight);
   const size_t count = layout_.slots.size();
-  lane.used[count] = part_of(weight);
+  lane.used[count] = part;
   std::vector<at::Tensor> to, from;
   for (size_t i = 0; i < count; ++i) {
     if (buckets_ && buckets_->has(static_cast<int>(i))) continue;
-    const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
+    const bool used = part == kComputes && i < gradients.size() && gradients[i].defined();
     lane.used[i] = used;
     if (!used) {
       leave_blank(lane, i);
@@ -137,23 +134,20 @@ int64_t DeviceUpdater::push_all(int replica, std::span<const at::Tensor> gradien
   if (buckets_) put_the_rest();
   queue(replica).mark(lane.ready);
   lane.pushed = true;
-  const int64_t next = version() + 1;
   if (across())
     tell(replica);
   else if (!world_.in_turn())
     meet(replica);
-  else if (++pushed_in_turn_ == world_.local)
-    update_in_turn();
-  return next;
 }
 
-void DeviceUpdater::update_all(int replica, int64_t at_least) {
+void DeviceUpdater::update_all(int replica) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  const int64_t next = ended() + 1;
   const bool updates = agree(lane);
   if (buckets_) buckets_->join(queue(replica));
   if (updates) {
-    begun_.store(at_least, std::memory_order_release);
+    begun_.store(next, std::memory_order_release);
     lane.has_run = !across();
     for (const Lane& other : lanes_)
       if (&other != &lane) queue(replica).after(other.ready, "gradients of the other replicas");
@@ -173,7 +167,7 @@ void DeviceUpdater::update_all(int replica, int64_t at_least) {
     for (const Owned& other : owned_)
       queue(replica).after(other.updated, "updates of the other replicas");
     take_others(replica);
-    ended_.store(at_least, std::memory_order_release);
+    ended_.store(next, std::memory_order_release);
   }
   finish_lane(lane);
   if (buckets_) buckets_->agree_on_order(world_.groups[0]);
@@ -181,10 +175,11 @@ void DeviceUpdater::update_all(int replica, int64_t at_least) {
 
 // One queue for all, in whose order everything happens.
 void DeviceUpdater::update_in_turn() {
+  const at::NoGradGuard no_grad;
   bool updates = false;  // all come to the same answer
   for (Lane& lane : lanes_) updates = agree(lane);
   if (updates) {
-    const int64_t next = version() + 1;
+    const int64_t next = ended() + 1;
     begun_ = next;
     for (int owner = 0; owner < world_.local; ++owner) {
       add_up(owner);
@@ -197,12 +192,12 @@ void DeviceUpdater::update_in_turn() {
     ended_ = next;
   }
   for (Lane& lane : lanes_) finish_lane(lane);
-  pushed_in_turn_ = 0;
+  handed_in_in_turn_ = 0;
 }
 
-void DeviceUpdater::forget_step() {
-  if (!world_.in_turn()) return;
-  pushed_in_turn_ = 0;
+void DeviceUpdater::ready(int replica, const Deadline&) {
+  if (!world_.in_turn() || replica > 0) return;
+  handed_in_in_turn_ = 0;
   for (Lane& lane : lanes_) lane.pushed = false;
 }
 

@@ -67,7 +67,7 @@ void DeviceUpdater::gradient_ready(int parameter) {
   try {
     buckets_->put(parameter);
   } catch (const PeerLost&) {
-    lost_in_backward_ = std::current_exception();  // push() asks who it is
+    lost_in_backward_ = std::current_exception();  // step() asks who it is
     listens_ = false;
   }
 }
@@ -154,16 +154,19 @@ auto DeviceUpdater::guarded(int replica, Body body) {
   }
 }
 
-int64_t DeviceUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
-  return guarded(replica, [&] {
+void DeviceUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote) {
+  guarded(replica, [&] {
     if (lost_in_backward_) std::rethrow_exception(lost_in_backward_);
-    return push_all(replica, gradients, weight);
+    if (vote.bad.defined()) leave_out_if(lanes_.at(static_cast<size_t>(replica)), vote.bad);
+    take_all(replica, gradients, vote.part);
   });
 }
 
-void DeviceUpdater::acquire(int replica, int64_t at_least, const Deadline&) {
-  if (!lanes_.at(static_cast<size_t>(replica)).pushed || world_.in_turn()) return;
-  guarded(replica, [&] { update_all(replica, at_least); });
+void DeviceUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                         const Deadline&) {
+  hand_in(replica, gradients, vote);
+  if (!world_.in_turn()) return guarded(replica, [&] { update_all(replica); });
+  if (++handed_in_in_turn_ == world_.local) update_in_turn();
 }
 
 // Inside a process every replica reads the part that it owns of the others' gradients. Between

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cmath>
-
 #include "tutti/queues/host_copies.h"
 #include "tutti/queues/upload.h"
 #include "tutti/sync/detail/gradients.h"
@@ -34,68 +32,55 @@ std::vector<NamedTensors> on_cpu(const std::vector<NamedTensors>& replicas, Mill
   return all;
 }
 
-class StagedUpdater final : public Updater {
+class StagedUpdater final : public Updater, public LateParameters {
  public:
   StagedUpdater(const World& world, std::vector<NamedTensors> replicas, const UpdaterFactory& make)
       : world_(world), inner_(make(on_cpu(replicas, world.time_limit))) {
     bind(replicas);
+    parts_ = {.late = inner_->parts().late != nullptr ? this : nullptr, .client = inner_->client()};
   }
 
-  void begin(int replica, Overlap overlap) override {
+  detail::GradientListener* begin(int replica, Overlap overlap) override {
     const Lane& lane = lanes_.at(static_cast<size_t>(replica));
     if (lane.queue.on_device()) require_cleared(layout(), lane.parameters);
-    inner_->begin(replica, lane.queue.on_device() ? Overlap::off : overlap);
+    return inner_->begin(replica, lane.queue.on_device() ? Overlap::off : overlap);
   }
 
-  GradientListener* listener(int replica) override {
-    const bool elsewhere = lanes_.at(static_cast<size_t>(replica)).queue.on_device();
-    return elsewhere ? nullptr : inner_->listener(replica);
-  }
-
-  void forget_step() override { inner_->forget_step(); }
-
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override {
     Lane& lane = lanes_.at(static_cast<size_t>(replica));
-    if (!lane.queue.on_device()) return inner_->push(replica, gradients, weight);
-    if (fetch(lane, gradients)) weight = std::nan("");
-    return inner_->push(replica, lane.gradients, weight);
-  }
-
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override {
-    inner_->acquire(replica, at_least, deadline);
+    const int64_t before = inner_->version();
+    if (lane.queue.on_device()) {
+      // The host waits for this step, so that it need not be told of later ones.
+      const bool bad = fetch(lane, gradients, vote.bad);
+      inner_->step(replica, lane.gradients, {.part = bad ? kLeavesOut : vote.part}, deadline);
+    } else {
+      inner_->step(replica, gradients, vote, deadline);
+    }
     if (!world_.in_turn()) return take_values(replica);
-    for (int all = 0; all < world_.local && inner_->version() >= at_least; ++all) take_values(all);
+    for (int all = 0; all < world_.local && inner_->version() > before; ++all) take_values(all);
   }
 
-  void prepare(int replica, const Deadline& deadline) override {
-    inner_->prepare(replica, deadline);
+  void ready(int replica, const Deadline& deadline) override {
+    inner_->ready(replica, deadline);
     take_values(replica);
   }
 
   void complete() override { inner_->complete(); }
-  void rethrow_failure() const override { inner_->rethrow_failure(); }
+  void rethrow_failure() const override { inner_->parts().late->rethrow_failure(); }
   void refresh() override {
     inner_->refresh();
     take_all_values();
   }
 
-  // The host has waited for this step, so that it need not be told of later ones.
-  void leave_out_if(int replica, const at::Tensor& bad) override {
-    Lane& lane = lanes_.at(static_cast<size_t>(replica));
-    const at::Tensor flag = bad.detach().reshape({}).to(at::kFloat);
-    lane.bad = lane.bad.defined() ? at::maximum(lane.bad, flag) : flag;
+  UpdaterView view(int replica) const override {
+    const UpdaterView inner = inner_->view(replica);
+    return {lanes_.at(static_cast<size_t>(replica)).parameters, inner.layout, inner.version,
+            inner.learning_rate};
   }
-
-  int64_t version() const override { return inner_->version(); }
   void set_learning_rate(double rate) override { inner_->set_learning_rate(rate); }
-  double learning_rate() const override { return inner_->learning_rate(); }
   void require_whole() const override { inner_->require_whole(); }
   int64_t wire_bytes_per_step() const override { return inner_->wire_bytes_per_step(); }
-  ps::Client* client() override { return inner_->client(); }
-  const Layout& layout() const override { return inner_->layout(); }
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(static_cast<size_t>(replica)).parameters;
-  }
 
   UpdaterState state() const override { return inner_->state(); }
   void restore(const UpdaterState& state, const NamedTensors& parameters) override {
@@ -114,7 +99,6 @@ class StagedUpdater final : public Updater {
     DeviceQueue queue;
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> gradients;  // in pinned memory; undefined where there was none
-    at::Tensor bad;                     // on the device; undefined: nobody has asked
     DeviceMark fetched;
   };
 
@@ -133,8 +117,8 @@ class StagedUpdater final : public Updater {
       take_values(replica);
   }
 
-  // Into pinned memory; true where somebody has asked to leave the step out.
-  bool fetch(Lane& lane, std::span<const at::Tensor> gradients) {
+  // Into pinned memory; true where `bad`, which may be undefined, is not 0.
+  bool fetch(Lane& lane, std::span<const at::Tensor> gradients, const at::Tensor& bad) {
     const at::NoGradGuard no_grad;
     const auto fetched = [](const at::Tensor& there) {
       const at::Tensor copy =
@@ -147,12 +131,11 @@ class StagedUpdater final : public Updater {
       check_gradient(layout().slots[i], gradients[i], lane.queue.device());
       lane.gradients[i] = fetched(gradients[i]);
     }
-    const at::Tensor bad = lane.bad.defined() ? fetched(lane.bad) : at::Tensor();
-    lane.bad.reset();
+    const at::Tensor told = bad.defined() ? fetched(bad) : at::Tensor();
     lane.queue.mark(lane.fetched);
     lane.queue.wait(lane.fetched, Deadline(patience_with_device(world_.time_limit)),
                     "the backward pass whose gradients are added on the CPU");
-    return bad.defined() && bad.item<float>() != 0;
+    return told.defined() && told.item<float>() != 0;
   }
 
   // By way of pinned memory, so that the host waits for no device, and may write the values next.

@@ -79,7 +79,7 @@ DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = de
 void DistributedOptimizer::step() {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : state_->parameters) gradients.push_back(parameter.grad());
-  state_->reducer.finish(gradients, 1.0);
+  state_->reducer.finish(gradients, kComputes);
   try {
     state_->reducer.wait();
   } catch (const detail::NothingTrained& nothing) {

@@ -3,7 +3,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "tutti/sync/tensors.h"
@@ -100,17 +99,16 @@ void GradientReducer::submit_full_buckets() {
   if (!works_.empty()) works_.back().test();
 }
 
-void GradientReducer::finish(std::span<const at::Tensor> gradients, double weight) {
+void GradientReducer::finish(std::span<const at::Tensor> gradients, PartInStep part) {
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0 || placed_[parameter]) continue;
-    const bool used = weight != 0 && !std::isnan(weight) &&
-                      parameter < static_cast<int>(gradients.size()) &&
+    const bool used = part == kComputes && parameter < static_cast<int>(gradients.size()) &&
                       gradients[parameter].defined();
     if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   submit_full_buckets();
-  used_.back() = part_of(weight);
+  used_.back() = part;
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 

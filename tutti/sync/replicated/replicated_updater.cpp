@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 
 #include "tutti/base/log.h"
@@ -50,59 +49,41 @@ class ReplicatedUpdater final : public Updater {
     if (is_chosen(options_) && world_.first_rank == 0) say_what_was_chosen();
   }
 
-  void forget_step() override {
-    pushed_in_turn_ = 0;
-    parts_in_turn_ = 0;
+  void ready(int replica, const Deadline&) override {
+    if (world_.in_turn() && replica == 0) forget_step();
   }
 
-  void begin(int replica, Overlap overlap) override {
+  detail::GradientListener* begin(int replica, Overlap overlap) override {
     ReplicaLane& lane = lanes_.at(replica);
     detail::require_cleared(layout_, lane.parameters);
-    if (lane.reducer) lane.reducer->listen(overlap == Overlap::on);
+    if (!lane.reducer) return nullptr;
+    lane.reducer->listen(overlap == Overlap::on);
+    return overlap == Overlap::on ? lane.reducer->listener() : nullptr;
   }
 
-  detail::GradientListener* listener(int replica) override {
-    const ReplicaLane& lane = lanes_.at(replica);
-    return lane.reducer ? lane.reducer->listener() : nullptr;
-  }
-
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override {
+    if (world_.in_turn()) return hand_in_in_turn(replica, gradients, vote.part);
     ReplicaLane& lane = lanes_.at(replica);
     const int64_t next = version_ + 1;
-    if (!world_.in_turn()) {
-      lane.reducer->listen(false);
-      lane.reducer->finish(gradients, weight);
-      return next;
-    }
-    lane.keep.assign(lane.parameters.size(), {});
-    parts_in_turn_ |= detail::part_of(weight);
-    for (size_t i = 0; i < gradients.size() && weight != 0; ++i) {
-      if (!gradients[i].defined()) continue;
-      detail::check_gradient(layout_.slots[i], gradients[i]);
-      lane.keep[i] = gradients[i].contiguous();
-    }
-    if (++pushed_in_turn_ == world_.local) update_in_turn();
-    return next;
-  }
-
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override {
-    if (world_.in_turn()) return;
-    ReplicaLane& lane = lanes_.at(replica);
+    lane.reducer->listen(false);
+    lane.reducer->finish(gradients, vote.part);
     const bool goes = lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
     const Millis limit = std::min(world_.time_limit, deadline.limit());
     world_.groups[replica].broadcast({&learning_rate, 1, DType::float64}, 0, limit).wait(limit);
     if (!goes) return;
-    step(lane, learning_rate);
-    version_ = at_least;  // every lane writes the same value
+    update(lane, learning_rate);
+    version_ = next;  // every lane writes the same value
   }
 
-  int64_t version() const override { return version_; }
+  UpdaterView view(int replica) const override {
+    return {lanes_.at(replica).parameters, layout_, version_, learning_rate_};
+  }
   void set_learning_rate(double learning_rate) override {
     optim::require_learning_rate(learning_rate);
     learning_rate_ = learning_rate;
   }
-  double learning_rate() const override { return learning_rate_; }
   int64_t wire_bytes_per_step() const override {
     const ReplicaLane& lane = lanes_[0];
     if (lane.reducer) return lane.reducer->wire_bytes();
@@ -110,11 +91,6 @@ class ReplicatedUpdater final : public Updater {
     return detail::sum_wire_bytes(layout_.trained_bytes(), world_.size);
   }
   void require_whole() const override {}  // each replica has parameters of its own
-
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(replica).parameters;
-  }
-  const Layout& layout() const override { return layout_; }
 
   UpdaterState state() const override {
     UpdaterState state{lanes_[0].stepper->kind(), version_, learning_rate_,
@@ -169,10 +145,15 @@ class ReplicatedUpdater final : public Updater {
             std::vector<detail::BucketState> states);
   void make_sums(ReplicaLane& lane, detail::BucketState state);
   void say_what_was_chosen() const;
+  void hand_in_in_turn(int replica, std::span<const at::Tensor> gradients, PartInStep part);
   void update_in_turn();
+  void forget_step() {
+    handed_in_in_turn_ = 0;
+    parts_in_turn_ = 0;
+  }
   void sum_plainly();
   void sum_in_buckets();
-  static void step(ReplicaLane& lane, double learning_rate);
+  static void update(ReplicaLane& lane, double learning_rate);
 
   StepperFactory factory_;
   ReplicatedOptions options_;
@@ -182,8 +163,8 @@ class ReplicatedUpdater final : public Updater {
   std::unique_ptr<CrossDeviceReduction> reduction_in_turn_;
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
-  int pushed_in_turn_ = 0;
-  int parts_in_turn_ = 0;  // detail::part_of() each
+  int handed_in_in_turn_ = 0;
+  int parts_in_turn_ = 0;  // PartInStep of each
 };
 
 // A first binding gives each replica memory of its own: an earlier fused step may have left all of
@@ -262,9 +243,22 @@ void ReplicatedUpdater::say_what_was_chosen() const {
       all == 0 ? 0.0 : 100 * static_cast<double>(coded) / static_cast<double>(all));
 }
 
-void ReplicatedUpdater::step(ReplicaLane& lane, double learning_rate) {
+void ReplicatedUpdater::update(ReplicaLane& lane, double learning_rate) {
   at::NoGradGuard no_grad;
   lane.stepper->step(learning_rate);
+}
+
+void ReplicatedUpdater::hand_in_in_turn(int replica, std::span<const at::Tensor> gradients,
+                                        PartInStep part) {
+  ReplicaLane& lane = lanes_.at(replica);
+  lane.keep.assign(lane.parameters.size(), {});
+  parts_in_turn_ |= part;
+  for (size_t i = 0; i < gradients.size() && part != kAbstains; ++i) {
+    if (!gradients[i].defined()) continue;
+    detail::check_gradient(layout_.slots[i], gradients[i]);
+    lane.keep[i] = gradients[i].contiguous();
+  }
+  if (++handed_in_in_turn_ == world_.local) update_in_turn();
 }
 
 void ReplicatedUpdater::update_in_turn() {
@@ -278,7 +272,7 @@ void ReplicatedUpdater::update_in_turn() {
     sum_plainly();
   }
   for (ReplicaLane& lane : lanes_) {
-    step(lane, learning_rate_);
+    update(lane, learning_rate_);
     for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
     lane.keep.clear();
   }

@@ -32,7 +32,7 @@
 namespace tutti {
 namespace {
 
-class ServedUpdater final : public Updater {
+class ServedUpdater final : public Updater, public LateParameters {
  public:
   ServedUpdater(const World& world, const optim::Rule& rule, std::vector<NamedTensors> replicas,
                 const ServedPlace& place, const ServedOptions& options,
@@ -48,18 +48,16 @@ class ServedUpdater final : public Updater {
     place_values(replicas);
     find_pieces();
     connect();
+    parts_ = {.late = this, .client = client_.get()};
     step_ = host_ ? host_->start(*client_) : acquire_all(0);
   }
 
   ~ServedUpdater() override;
 
-  void begin(int replica, Overlap overlap) override;
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
-  detail::GradientListener* listener(int replica) override {
-    return lanes_.at(replica).hooks.listener();
-  }
-  void prepare(int replica, const Deadline& deadline) override;
+  void ready(int replica, const Deadline& deadline) override;
+  detail::GradientListener* begin(int replica, Overlap overlap) override;
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override;
   void complete() override;
   void rethrow_failure() const override {
     late_->rethrow_failure();
@@ -67,19 +65,15 @@ class ServedUpdater final : public Updater {
   }
   void refresh() override;
 
-  int64_t version() const override { return step_; }
+  UpdaterView view(int replica) const override {
+    return {lanes_.at(replica).parameters, layout_, step_, learning_rate_};
+  }
   void set_learning_rate(double learning_rate) override {
     optim::require_learning_rate(learning_rate);
     learning_rate_ = learning_rate;
   }
-  double learning_rate() const override { return learning_rate_; }
   void require_whole() const override { late_->rethrow_failure(); }
   int64_t wire_bytes_per_step() const override;
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(replica).parameters;
-  }
-  const Layout& layout() const override { return layout_; }
-  ps::Client* client() override { return client_.get(); }
   void rebind(const World&, std::vector<NamedTensors>) override {
     throw UsageError("a world with parameter servers cannot be resized while it runs");
   }
@@ -112,6 +106,8 @@ class ServedUpdater final : public Updater {
     return values_ + detail::offset_of(layout_, piece, segment);
   }
   void hand_in(int replica, int parameter, const at::Tensor& gradient);
+  /// The rest of a replica's; returns the version that contains them.
+  int64_t hand_in_all(int replica, std::span<const at::Tensor> gradients, PartInStep part);
   void require_was_read(int parameter) const;
   void push_piece(int piece);
   int64_t acquire_all(int64_t step);
@@ -122,7 +118,7 @@ class ServedUpdater final : public Updater {
   bool all_meet() const {
     return !world_.in_turn() && (world_.one_process() || spec_.drop_slowest == 0);
   }
-  void require_trained(int replica, double weight);
+  void require_trained(int replica, PartInStep part);
   void take(int replica, int64_t at_least, const Deadline& deadline);
   void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int replica, int64_t at_least,
                             const Deadline& deadline);
@@ -166,7 +162,7 @@ ServedUpdater::~ServedUpdater() {
   try {
     client_->wait_until_settled(Deadline(world_.time_limit));
   } catch (const Error&) {
-    // Whoever trains was told before, in push() or acquire().
+    // Whoever trains was told before, in step().
   }
 }
 
@@ -257,10 +253,11 @@ ps::Bytes ServedUpdater::initial(int number) const {
   return ps::Bytes::copy_of(bytes);
 }
 
-void ServedUpdater::begin(int replica, Overlap) {
+detail::GradientListener* ServedUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(replica);
   detail::require_cleared(layout_, lane.parameters);
   lane.armed = true;
+  return overlap == Overlap::on ? lane.hooks.listener() : nullptr;
 }
 
 // The piece whose last gradient this is leaves at once, while backward goes on.
@@ -296,7 +293,17 @@ void ServedUpdater::require_was_read(int parameter) const {
   }
 }
 
-int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+void ServedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                         const Deadline& deadline) {
+  const int64_t next = hand_in_all(replica, gradients, vote.part);
+  const Deadline anew(
+      deadline.limit());  // what it has waited for until here had a limit of its own
+  if (spec_.staleness.synchronous()) take(replica, next, anew);
+  if (place_.coordinated) client_->wait_until_settled(anew);
+}
+
+int64_t ServedUpdater::hand_in_all(int replica, std::span<const at::Tensor> gradients,
+                                   PartInStep part) {
   Lane& lane = lanes_.at(replica);
   if (lane.pushed) detail::throw_took_part_twice(world_.first_rank + replica);
   // What was not used is still on its way, and is not needed any more; the next is.
@@ -304,8 +311,8 @@ int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   lane.armed = false;
   for (size_t i = 0; i < lane.parameters.size(); ++i)
     if (lane.ready[i] == 0)
-      hand_in(replica, static_cast<int>(i), weight != 0 ? gradients[i] : at::Tensor());
-  if (!trained_) require_trained(replica, weight);
+      hand_in(replica, static_cast<int>(i), part != kAbstains ? gradients[i] : at::Tensor());
+  if (!trained_) require_trained(replica, part);
   const std::lock_guard lock(mutex_);
   lane.pushed = true;
   if (++pushed_ == world_.local) changed_.notify_all();
@@ -314,9 +321,9 @@ int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
 
 // Servers have parts of the parameters, of which one may be without a gradient. So the replicas
 // that meet tell each other, until one has had some; those of one worker at least do.
-void ServedUpdater::require_trained(int replica, double weight) {
+void ServedUpdater::require_trained(int replica, PartInStep part) {
   const bool any = std::ranges::any_of(lanes_.at(replica).gradients, &at::Tensor::defined);
-  std::array<uint8_t, 2> told{any, detail::part_of(weight)};
+  std::array<uint8_t, 2> told{any, part};
   bool all = true;
   if (all_meet()) {
     Group all_here = world_.groups[replica];
@@ -353,7 +360,7 @@ void ServedUpdater::push_piece(int number) {
 
 // First those that the last push has asked for.
 void ServedUpdater::refresh() {
-  prepare(0, Deadline(world_.time_limit));
+  ready(0, Deadline(world_.time_limit));
   complete();
   if (!host_) acquire_all(step_);
 }
@@ -391,12 +398,7 @@ void ServedUpdater::fill(int piece) {
 
 void ServedUpdater::complete() { late_->require_all(); }
 
-void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
-  if (spec_.staleness.synchronous()) take(replica, at_least, deadline);
-  if (place_.coordinated) client_->wait_until_settled(deadline);
-}
-
-void ServedUpdater::prepare(int replica, const Deadline& deadline) {
+void ServedUpdater::ready(int replica, const Deadline& deadline) {
   if (!spec_.staleness.synchronous()) take(replica, step_ + 1, deadline);
   late_->watch();
 }

@@ -32,6 +32,7 @@ SlicesUpdater::SlicesUpdater(const World& world, const optim::Recipe& recipe,
       world_(world),
       lanes_(static_cast<size_t>(world.local)),
       learning_rate_(rule_.learning_rate()) {
+  parts_.gathers = this;
   if (options_.bucket_bytes < 1)
     throw UsageError(fmt::format("bucket_bytes is {}; expected 1 at least", options_.bucket_bytes));
   if (world_.in_turn())

@@ -22,25 +22,22 @@ void SlicesUpdater::for_each_used(const Lane& lane, const Visit& visit) const {
               piece.stretch.end - piece.stretch.begin);
 }
 
-void SlicesUpdater::begin(int replica, Overlap overlap) {
+GradientListener* SlicesUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   require_not_torn(lane);
   require_cleared(layout_, lane.parameters);
   lane.gradients->begin(overlap == Overlap::on);
+  return overlap == Overlap::on ? lane.gradients->listener() : nullptr;
 }
 
-int64_t SlicesUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+void SlicesUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                         const Deadline& deadline) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  meet(replica);
-  lane.gradients->finish(gradients, weight);
+  meet(replica, Until::all_done);
+  lane.gradients->finish(gradients, vote.part);
   lane.learning_rate = learning_rate_;  // rank 0's counts
   lane.learning_rate_work =
       lane.all.broadcast({&lane.learning_rate, 1, DType::float64}, 0, world_.time_limit);
-  return lane.version + 1;  // another lane may be through with this step already
-}
-
-void SlicesUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
-  Lane& lane = lanes_.at(static_cast<size_t>(replica));
   const bool goes = lane.gradients->wait();
   lane.learning_rate_work.wait(std::min(world_.time_limit, deadline.limit()));
   if (goes) {
@@ -50,8 +47,7 @@ void SlicesUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     measure(lane);
     update_and_gather(lane);
     bump_versions(lane.parameters);
-    lane.version = at_least;
-    version_ = at_least;  // every lane writes the same value
+    version_ = ++lane.version;  // every lane writes the same value
     lane.torn = false;
   }
   lane.gradients->end_step();
@@ -112,26 +108,21 @@ void SlicesUpdater::update_and_gather(Lane& lane) {
   if (lane.units) lane.units->give_back();
 }
 
-void SlicesUpdater::prepare(int replica, const Deadline&) {
+void SlicesUpdater::ready(int replica, const Deadline&) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (!lane.units) return;
   if (lane.units->whole()) lane.units->take_slice();  // between runs anybody may write to them
   lane.units->give_back();
 }
 
-void SlicesUpdater::meet(int replica) {
+void SlicesUpdater::meet(int replica, Until until) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.units) lane.units->follow();
-}
-
-void SlicesUpdater::after_action(int replica) {
-  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.units) lane.units->after_action();
-}
-
-void SlicesUpdater::end_run(int replica) {
-  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.units) lane.units->gather_all();
+  if (!lane.units) return;
+  switch (until) {
+    case Until::action_ends: return lane.units->after_action();
+    case Until::all_done: return lane.units->follow();
+    case Until::whole: return lane.units->gather_all();
+  }
 }
 
 void SlicesUpdater::fail(int replica, const std::string& reason) noexcept {

@@ -1,7 +1,6 @@
 #include "tutti/sync/sharded/detail/sliced_gradients.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -138,12 +137,12 @@ void SlicedGradients::retire(int bucket) {
   memory.reset();
 }
 
-void SlicedGradients::finish(std::span<const at::Tensor> gradients, double weight) {
+void SlicedGradients::finish(std::span<const at::Tensor> gradients, PartInStep part) {
   listens_ = false;
   for (size_t i = 0; i < gradients.size(); ++i)
     if (shards_.bucket_of(static_cast<int>(i)) < 0 && gradients[i].defined())
       check_gradient(layout_.slots[i], gradients[i]);
-  const bool counts = weight != 0 && !std::isnan(weight);
+  const bool counts = part == kComputes;
   // In the order of the buckets, so that few of them are open at once.
   for (int bucket = 0; bucket < shards_.num_buckets(); ++bucket) {
     for (const int parameter : shards_.bucket(bucket).parameters) {
@@ -162,7 +161,7 @@ void SlicedGradients::finish(std::span<const at::Tensor> gradients, double weigh
     }
     submit_full_buckets();
   }
-  used_.back() = part_of(weight);
+  used_.back() = part;
   used_work_ = group_.all_reduce(tutti::span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 

@@ -54,7 +54,7 @@ void SharedUpdater::update_what_is_ready(Lane& lane) {
     if (!is_ready(stretch.parameter, lane.step + 1)) continue;
     const optim::Rule& rule = plan_.rule(stretch.parameter);
     const double rate = plan_.rate(stretch.parameter, header_->learning_rate.load());
-    header_->begun.store(version() + 1, std::memory_order_release);
+    header_->begun.store(ended() + 1, std::memory_order_release);
     apply_stretch(lane, stretch, rule.next(lane.scalars[stretch.parameter], rate));
     lane.updated[i] = 1;
   }

@@ -3,7 +3,7 @@
 // once.
 //
 // Glossary: n replicas, S bytes of parameters. Stretch: elements of one parameter owned by one
-// replica. A step: push (gradients published) | barrier | each owner updates its stretches |
+// replica. A step: gradients published | barrier | each owner updates its stretches |
 // barrier. Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S
 // (all-reduce + step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020,
 // arXiv:1910.02054) with the all-gather removed by sharing the storage. Over several hosts the
@@ -11,7 +11,6 @@
 
 #include "tutti/sync/shared/detail/shared_updater.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "tutti/base/detail/check.h"
@@ -41,7 +40,7 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
   lane.copied[parameter] = 1;
 }
 
-void SharedUpdater::begin(int replica, Overlap) {
+GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(replica);
   require_whole();
   require_cleared(layout_, lane.parameters);
@@ -52,18 +51,25 @@ void SharedUpdater::begin(int replica, Overlap) {
                     world_.first_rank + replica));
   std::ranges::fill(lane.copied, 0);
   lane.armed = true;
-  lane.updates_measured = block_squares_.empty() ? 0 : updates_measured(version());
+  lane.updates_measured = block_squares_.empty() ? 0 : updates_measured(ended());
   if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
+  return overlap == Overlap::on ? listener(replica) : nullptr;
 }
 
-int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+void SharedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                         const Deadline& deadline) {
+  hand_in(replica, gradients, vote.part);
+  if (!world_.in_turn()) return update_all(replica, deadline);
+  if (++handed_in_in_turn_ == world_.local) update_in_turn();
+}
+
+void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, PartInStep part) {
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   if (replica == 0) squares_.parts.clear();
   lane.armed = false;
-  const bool left_out = std::isnan(weight);
-  mine.used[lane.parameters.size()] = part_of(weight);
+  mine.used[lane.parameters.size()] = part;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.taken[i] != 0) {
       if (i < gradients.size() && gradients[i].defined())
@@ -73,7 +79,7 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
                         layout_.slots[i].name));
       continue;
     }
-    const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
+    const bool used = part == kComputes && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (!used) continue;
     if (!world_.one_process()) {
@@ -85,28 +91,23 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
     mine.pointers[i] = lane.keep[i].data_ptr();
   }
   lane.pushed = true;
-  const int64_t next = version() + 1;
-  if (world_.in_turn()) {
-    if (++pushed_in_turn_ == world_.local) update_in_turn();
-    return next;
-  }
+  if (world_.in_turn()) return;
   mine.ready[lane.parameters.size()].store(lane.step + 1, std::memory_order_release);
   update_while_waiting(lane);
   here(replica).barrier(world_.time_limit);
-  return next;
 }
 
-void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
+void SharedUpdater::update_all(int replica, const Deadline& deadline) {
   Lane& lane = lanes_.at(replica);
-  if (!lane.pushed || world_.in_turn()) return;
+  const int64_t next = ended() + 1;
   const auto learning_rate = agree(lane);
   if (learning_rate) {
-    header_->begun.store(at_least, std::memory_order_release);
+    header_->begun.store(next, std::memory_order_release);
     update(lane, *learning_rate);
   }
   here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
   if (learning_rate) {
-    header_->ended.store(at_least, std::memory_order_release);
+    header_->ended.store(next, std::memory_order_release);
     add_squares(lane);
   }
   finish_lane(lane);
@@ -114,19 +115,19 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
 
 void SharedUpdater::update_in_turn() {
   if (const auto learning_rate = agree(lanes_[0])) {
-    const int64_t next = version() + 1;
+    const int64_t next = ended() + 1;
     header_->begun = next;
     update(lanes_[0], *learning_rate);
     header_->ended = next;
     add_squares(lanes_[0]);
   }
   for (Lane& lane : lanes_) finish_lane(lane);
-  pushed_in_turn_ = 0;
+  handed_in_in_turn_ = 0;
 }
 
-void SharedUpdater::forget_step() {
-  if (!world_.in_turn()) return;
-  pushed_in_turn_ = 0;
+void SharedUpdater::ready(int replica, const Deadline&) {
+  if (!world_.in_turn() || replica > 0) return;
+  handed_in_in_turn_ = 0;
   for (Lane& lane : lanes_) lane.pushed = false;
 }
 

@@ -101,7 +101,8 @@ void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const Dist
                                                         .step = epoch.first_update + batch.step(),
                                                         .first_row = batch.first_row(replica)}});
   });
-  compiled_.optimizer.updater().meet(replica.local_rank());
+  if (auto* const gathers = compiled_.optimizer.updater().parts().gathers)
+    gathers->meet(replica.local_rank(), Until::all_done);
   const bool bad = bad_on_any(replica, epoch, totals);
   if (bad && tally.totals.bad_step < 0) tally.totals.bad_step = batch.step();
   if (bad && epoch.world->in_turn() && options_.on_nan == OnNan::stop) raise(epoch, tally.totals);

@@ -19,6 +19,7 @@
 #include "tutti/parallel/model/layer_costs.h"
 #include "tutti/parallel/stages/sequential_stages.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/sync/updater_parts.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
@@ -354,7 +355,9 @@ parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches)
   if (!kept) {
     parallel::PipelineOptions options{.limit = replica.time_limit()};
     if (mesh_.model_ranks() > 1)
-      options.after_action = [this, replica] { strategy_.after_action(replica); };
+      options.after_action = [this, local = replica.local_rank()] {
+        if (const auto gathers = strategy_.gathers()) gathers->meet(local, Until::action_ends);
+      };
     kept = std::make_unique<parallel::Pipeline>(replica.group_of(Axis::stage),
                                                 schedule_of(microbatches), own.chunks, options);
   }

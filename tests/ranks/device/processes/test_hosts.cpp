@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/sync/on_devices/detail/device_updater.h"
+
 #include "tests/support/devices_of_processes.h"
 #include "tests/support/message_of.h"
 
@@ -63,12 +65,11 @@ TEST_F(DevicesOfHosts, AStepThatOneLeavesOutIsLeftOutByAllHosts) {
     const int rank = process.world.first_rank;
     process_step(process, local, x[0]);
     const at::Tensor before = weights_here(process, local);
-    process.updater->leave_out_if(local,
-                                  torch::tensor(rank == 3).to(process.world.queues[0].device()));
-    process_step(process, local, x[1]);
+    const auto bad = torch::tensor(rank == 3).to(process.world.queues[0].device());
+    process_step(process, local, x[1], false, {.bad = bad});
     process_step(process, local, x[2]);
     EXPECT_TRUE(torch::equal(weights_here(process, local), before));
-    EXPECT_EQ(process.updater->forget_left_out(), 2);
+    EXPECT_EQ(process.updater->parts().on_device->forget_left_out(), 2);
   });
 }
 
@@ -88,7 +89,7 @@ TEST_F(DevicesOfHosts, ALostProcessIsOneErrorThatNamesIt) {
       if (rank == 3) {
         // It meets the others, and does not add.
         updater.begin(local, Overlap::off);
-        updater.push(local, {}, 1);
+        dynamic_cast<detail::DeviceUpdater&>(updater).hand_in(local, {}, {});
         return process.world.groups[0].abort("the disk is full");
       }
       words[static_cast<size_t>(rank)] =

@@ -142,15 +142,15 @@ TEST_F(DevicesOfProcesses, AStepThatOneLeavesOutIsLeftOutByAll) {
         const int rank = process.world.first_rank;
         process_step(process, local, x[0]);
         // Known on the host; then on the device alone, from when on all are left out.
-        if (with_bad_steps) process_step(process, local, x[1], false, rank == 1 ? NAN : 1);
+        if (with_bad_steps)
+          process_step(process, local, x[1], false, {rank == 1 ? kLeavesOut : kComputes});
         process_step(process, local, x[2]);
         if (with_bad_steps) {
-          process.updater->leave_out_if(
-              local, torch::tensor(rank == 1).to(process.world.queues[0].device()));
-          process_step(process, local, x[3]);
+          const auto bad = torch::tensor(rank == 1).to(process.world.queues[0].device());
+          process_step(process, local, x[3], false, {.bad = bad});
           process_step(process, local, x[4]);
           process.world.queues[0].drain(Deadline(job.limit), "the steps");
-          EXPECT_EQ(process.updater->forget_left_out(), 2);
+          EXPECT_EQ(process.updater->parts().on_device->forget_left_out(), 2);
         }
         EXPECT_EQ(process.updater->version(), 2);
         process_step(process, local, x[4]);

@@ -88,11 +88,13 @@ struct Optimizer::State final : WorldMember {
   }
 
   void capture_steps() {
-    if (tables || !updater->capture_steps())
+    StepCapture* const capture = updater->parts().capture;
+    if (tables || capture == nullptr)
       throw UsageError(
           "step_graph: it is of parameters that one device updates by itself: with sgd, adam or "
           "adamw, no reduction, no embedding tables; leave out --step-graph");
-    captured = std::make_unique<detail::CapturedSteps>(updater, strategy.world().queues.at(0));
+    captured = std::make_unique<detail::CapturedSteps>(
+        std::shared_ptr<StepCapture>(updater, capture), strategy.world().queues.at(0));
   }
 
   // `why` they are not updated where they are, on devices.
@@ -157,10 +159,22 @@ struct Optimizer::State final : WorldMember {
     return world.in_turn() && world.size > 1;
   }
 
+  // The loss scale that the replica's device keeps; null: the host does, or there is none.
+  detail::DeviceLossScale* scale_there(int local) const {
+    const auto* const devices = updater->parts().on_device;
+    return devices != nullptr ? devices->scale_of(local) : nullptr;
+  }
+
+  // For a backward pass of the replica.
+  detail::GradientListener* begin(const ReplicaContext& replica) const {
+    return updater->begin(replica.local_rank(),
+                          replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+  }
+
   // What backward() begins with; undefined: with 1.
   at::Tensor seed_of(int local, const at::Tensor& loss) const {
     if (!lanes[local].scale) return {};
-    if (const auto* there = updater->scale_of(local)) return there->seed_of(loss);
+    if (const auto* there = scale_there(local)) return there->seed_of(loss);
     return at::full_like(loss, lanes[local].scale->value());
   }
 
@@ -195,7 +209,7 @@ struct Optimizer::State final : WorldMember {
   // What the step of this run() changes is not to be read before the last has taken part.
   void await_update(int local) const {
     if (!takes_turns() || std::ranges::all_of(lanes, &Lane::took_part)) return;
-    detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(),
+    detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(local),
                                   updater->parameters(local));
     if (tables)
       tables->on_look_up([](const ps::SparseTableSpec& table) {
@@ -226,7 +240,7 @@ struct Optimizer::State final : WorldMember {
     if (other.defined()) {
       words += fmt::format("\n  the loss is of another module: its parameter of shape {} has one",
                            c10::str(other.sizes()));
-      const auto& slots = updater->layout().slots;
+      const auto& slots = updater->layout(local).slots;
       const auto alike = std::ranges::find_if(
           slots, [&](const ParameterSlot& slot) { return slot.shape == other.sizes(); });
       if (alike != slots.end()) words += fmt::format(", in the place of \"{}\"", alike->name);
@@ -238,7 +252,6 @@ struct Optimizer::State final : WorldMember {
 
   // Nothing stays of a step that ended before all had taken part in it.
   void forget_step() {
-    updater->forget_step();
     if (tables) tables->forget_step();
     for (Lane& lane : lanes) {
       lane.took_part = false;
@@ -247,26 +260,36 @@ struct Optimizer::State final : WorldMember {
     }
   }
 
-  void prepare(int local) override {
+  void in_run(Moment moment, int local) override {
+    switch (moment) {
+      case Moment::begins: return get_ready(local);
+      case Moment::ends: return end_run(local);
+      case Moment::failed: return rethrow_failure();
+    }
+  }
+
+  void get_ready(int local) {
     end_watch();
     if (takes_turns() && local == 0) forget_step();
-    updater->prepare(local, Deadline(strategy.world().time_limit));
+    updater->ready(local, Deadline(strategy.world().time_limit));
   }
 
-  void after_action(int local) override { updater->after_action(local); }
-  bool acts_after_actions() const override {
-    return strategy.options().shard == "parameters" && strategy.world().model_ranks > 1;
-  }
-
-  void complete(int local) override {
+  void end_run(int local) const {
     if (takes_turns()) detail::require_no_stale_read();
     if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
-    updater->end_run(local);
+    if (auto* const gathers = updater->parts().gathers) gathers->meet(local, Until::whole);
     updater->complete();
   }
 
+  void rethrow_failure() const {
+    end_watch();
+    const UpdaterParts& parts = updater->parts();
+    if (parts.gathers != nullptr) parts.gathers->rethrow_failure();
+    if (parts.late != nullptr) parts.late->rethrow_failure();
+  }
+
   void fail(int local, const std::string& reason) noexcept override {
-    updater->fail(local, reason);
+    if (auto* const gathers = updater->parts().gathers) gathers->fail(local, reason);
   }
 
   void require_all_or_none() const {
@@ -277,14 +300,6 @@ struct Optimizer::State final : WorldMember {
         "minimize(), apply() or abstain() once",
         absent - lanes.begin()));
   }
-
-  void rethrow_failure() override {
-    end_watch();
-    updater->rethrow_failure();
-  }
-
-  void share_out(const World& world) override { updater->share_out(world.shares); }
-  int64_t updates() const override { return updater->version(); }
 
   void rebind(const World& world) override {
     updater->rebind(world, named());
@@ -302,12 +317,14 @@ struct Optimizer::State final : WorldMember {
     detail::GradientSum waiting;            // of passes that have had no update
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
     at::Tensor other;                       // noted by note_other()
+    at::Tensor bad;                         // Vote::bad of the step to come
     bool finite = true;                     // what waits, where losses are scaled
     bool settled = false;                   // waits for the others to decide
     bool took_part = false;                 // in the step of this run(); where they take turns
 
     void forget() {
       waiting.clear();
+      bad.reset();
       settled = false;
     }
   };

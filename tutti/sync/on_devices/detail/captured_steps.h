@@ -13,7 +13,7 @@
 
 #include "tutti/queues/queue.h"
 #include "tutti/queues/step_graph/step_graph.h"
-#include "tutti/sync/updater.h"
+#include "tutti/sync/updater_parts.h"
 
 namespace tutti::detail {
 
@@ -27,7 +27,7 @@ class CapturedSteps {
   static constexpr int kWarmUp = 3;
 
   /// `updater` takes part: it is told of steps that the host does not make.
-  CapturedSteps(std::shared_ptr<Updater> updater, DeviceQueue queue);
+  CapturedSteps(std::shared_ptr<StepCapture> updater, DeviceQueue queue);
 
   /// One step. The first inputs that have been there kWarmUp times, by shapes and dtypes, are those
   /// that it is captured for; others go on as ever, which the log says once for each. `step` is
@@ -46,7 +46,7 @@ class CapturedSteps {
   std::vector<at::Tensor> capture(at::TensorList inputs, const Step& step);
   void replay(at::TensorList inputs);
 
-  std::shared_ptr<Updater> updater_;
+  std::shared_ptr<StepCapture> updater_;
   DeviceQueue queue_;
   std::map<Kind, int> seen_;
   std::set<Kind> go_without_;  // as the log has said

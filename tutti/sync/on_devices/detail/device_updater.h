@@ -25,41 +25,38 @@
 
 namespace tutti::detail {
 
-class DeviceUpdater final : public Updater {
+class DeviceUpdater final : public Updater, public DeviceDecisions, public StepCapture {
  public:
   DeviceUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas,
                 const DeviceSums& sums);
 
-  void begin(int replica, Overlap overlap) override;
-  void forget_step() override;
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+  void ready(int replica, const Deadline& deadline) override;
+  GradientListener* begin(int replica, Overlap overlap) override;
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override;
+  /// The first half of a step: until the hosts have met.
+  void hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
 
-  void leave_out_if(int replica, const at::Tensor& bad) override;
   int64_t forget_left_out() override;
 
   void scale_losses(const optim::LossScale& scale) override;
   DeviceLossScale* scale_of(int replica) const override { return lanes_.at(replica).scale.get(); }
 
-  bool capture_steps() override;
+  void begin_captures() override;
   void before_step(int replica) override;
   void captured(int replica) override;
   void replayed(int replica) override;
 
-  int64_t version() const override { return ended_.load(std::memory_order_acquire); }
+  UpdaterView view(int replica) const override {
+    return {lanes_.at(replica).parameters, layout_, ended(), next_learning_rate_};
+  }
   void set_learning_rate(double learning_rate) override {
     rule_.next({}, learning_rate);  // throws what the step would, before anything is queued
     next_learning_rate_ = learning_rate;
   }
-  double learning_rate() const override { return next_learning_rate_; }
   void require_whole() const override;
 
   int64_t wire_bytes_per_step() const override;
-
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(replica).parameters;
-  }
-  const Layout& layout() const override { return layout_; }
 
   UpdaterState state() const override;
   void restore(const UpdaterState& state, const NamedTensors& parameters) override;
@@ -97,7 +94,7 @@ class DeviceUpdater final : public Updater {
     at::Tensor gradients;           ///< the same; none for a replica alone that does not clip
     std::vector<at::Tensor> views;  ///< of gradients, by parameter
     std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
-    std::vector<uint8_t> used;      ///< by parameter; then: part_of(), and flagged
+    std::vector<uint8_t> used;      ///< by parameter; then: PartInStep, and flagged
     std::vector<uint8_t> any;       ///< the same, of all replicas
     /// What all processes have told: the same; rank 0's learning rate; passes done, by rank.
     std::vector<uint8_t> told;
@@ -165,8 +162,10 @@ class DeviceUpdater final : public Updater {
   void agree_on_version();
 
   // ---- device_updater.cpp ----
-  int64_t push_all(int replica, std::span<const at::Tensor> gradients, double weight);
-  void update_all(int replica, int64_t at_least);
+  int64_t ended() const { return ended_.load(std::memory_order_acquire); }
+  void leave_out_if(Lane& lane, const at::Tensor& bad);
+  void take_all(int replica, std::span<const at::Tensor> gradients, PartInStep part);
+  void update_all(int replica);
   void take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient);
   void leave_blank(Lane& lane, size_t parameter);
   void meet(int replica);
@@ -202,7 +201,7 @@ class DeviceUpdater final : public Updater {
   std::atomic<bool> cut_off_{false};  // the last update may have used sums that were not whole
   double step_rate_ = 0;              // of this step; this process's
   std::atomic<double> next_learning_rate_;
-  int pushed_in_turn_ = 0;
+  int handed_in_in_turn_ = 0;
   ReadyHooks hooks_;  // ends before what it calls
 };
 

@@ -38,8 +38,8 @@ class GradientReducer {
   GradientListener* listener() const noexcept { return hooks_.listener(); }
 
   /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
-  /// rest. weight NaN: all leave the step out.
-  void finish(std::span<const at::Tensor> gradients, double weight);
+  /// rest.
+  void finish(std::span<const at::Tensor> gradients, PartInStep part);
 
   /// Waits for all buckets and sets each parameter's grad to its reduced value: a view of a bucket,
   /// good until the next backward, or undefined when no rank used the parameter. False, and then
@@ -73,7 +73,7 @@ class GradientReducer {
   std::vector<at::Tensor> views_;    // by parameter, into the buckets
   std::vector<int> missing_;         // gradients each bucket waits for
   std::vector<uint8_t> placed_;      // by parameter, in this step
-  std::vector<int32_t> used_;        // by parameter, and part_of(); reduced by max
+  std::vector<int32_t> used_;        // by parameter, and PartInStep; reduced by max
   std::vector<int> observed_order_;  // of the first step
   std::vector<Work> works_;          // by bucket: its exchange in flight
   Work used_work_;

@@ -25,7 +25,7 @@ class Stepper {
   virtual void restore(const UpdaterState& state, const NamedTensors& parameters) = 0;
 };
 
-/// Of one replica's parameters, in the order of Updater::push().
+/// Of one replica's parameters, in the order of Updater::step().
 using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Tensor>)>;
 
 /// With any torch optimizer; groups with learning rates of their own keep them until somebody sets

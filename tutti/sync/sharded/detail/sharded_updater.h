@@ -17,38 +17,30 @@
 
 namespace tutti::detail {
 
-class SlicesUpdater final : public ShardedUpdater {
+class SlicesUpdater final : public ShardedUpdater, public Gathers {
  public:
   SlicesUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas,
                 const ShardedOptions& options);
 
-  void begin(int replica, Overlap overlap) override;
-  GradientListener* listener(int replica) override {
-    return lanes_[static_cast<size_t>(replica)].gradients->listener();
-  }
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
-  void prepare(int replica, const Deadline& deadline) override;
-  void meet(int replica) override;
-  void after_action(int replica) override;
-  void end_run(int replica) override;
+  void ready(int replica, const Deadline& deadline) override;
+  GradientListener* begin(int replica, Overlap overlap) override;
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override;
+  void meet(int replica, Until until) override;
   void fail(int replica, const std::string& reason) noexcept override;
   void rethrow_failure() const override {
     for (const Lane& lane : lanes_)
       if (lane.units) lane.units->rethrow_failure();
   }
 
-  int64_t version() const override { return version_; }
+  UpdaterView view(int replica) const override {
+    return {lanes_.at(static_cast<size_t>(replica)).parameters, layout_, version_, learning_rate_};
+  }
   void set_learning_rate(double learning_rate) override {
     rule_.next({}, learning_rate);  // throws what the step would
     learning_rate_ = learning_rate;
   }
-  double learning_rate() const override { return learning_rate_; }
   void require_whole() const override;
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(static_cast<size_t>(replica)).parameters;
-  }
-  const Layout& layout() const override { return layout_; }
   int64_t wire_bytes_per_step() const override;
   ShardBytes bytes(int replica) const override;
 

@@ -43,8 +43,8 @@ class SlicedGradients {
   void begin(bool overlap);
   GradientListener* listener() const noexcept { return hooks_.listener(); }
 
-  /// Takes the rest, as Updater::push(), and lets it go.
-  void finish(std::span<const at::Tensor> gradients, double weight);
+  /// Takes the rest, as Updater::step(), and lets it go.
+  void finish(std::span<const at::Tensor> gradients, PartInStep part);
   /// Returns when the owner's sums are there: false, where some replica leaves the step out. Throws
   /// NothingTrained, on all.
   bool wait();
@@ -78,7 +78,7 @@ class SlicedGradients {
   std::vector<at::Tensor> memory_;  // by bucket, while it is open (Keep::slice)
   std::vector<int> missing_;        // by bucket: gradients that have not come
   std::vector<uint8_t> placed_;     // by parameter
-  std::vector<uint8_t> used_;       // by parameter, and part_of() the step
+  std::vector<uint8_t> used_;       // by parameter, and PartInStep
   std::vector<Work> works_;         // by bucket that is on its way
   int retired_ = 0;                 // buckets that are summed
   Work used_work_;

@@ -24,12 +24,13 @@
 
 namespace tutti::detail {
 
-class SharedUpdater final : public Updater, public GradientMeter {
+class SharedUpdater final : public Updater, public GradientMeter, public MovableSlices {
  public:
   SharedUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas)
       : rule_(recipe.rule()),
         layout_(Layout::of(slots_of(replicas.at(0)))),
         plan_(recipe, layout_) {
+    parts_ = {.slices = this, .meter = this};
     world_ = world;
     place_storage();
     header_->learning_rate = rule_.learning_rate();
@@ -37,19 +38,18 @@ class SharedUpdater final : public Updater, public GradientMeter {
     bind(std::move(replicas));
   }
 
-  void begin(int replica, Overlap overlap) override;
-  GradientListener* listener(int replica) override;
+  void ready(int replica, const Deadline& deadline) override;
+  GradientListener* begin(int replica, Overlap overlap) override;
+  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+            const Deadline& deadline) override;
 
-  void forget_step() override;
-  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
-  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
-
-  int64_t version() const override { return header_->ended.load(std::memory_order_acquire); }
+  UpdaterView view(int replica) const override {
+    return {lanes_.at(replica).parameters, layout_, ended(), next_learning_rate_};
+  }
   void set_learning_rate(double learning_rate) override {
     rule_.next({}, learning_rate);  // throws what the step would, before anything is written
     next_learning_rate_ = learning_rate;
   }
-  double learning_rate() const override { return next_learning_rate_; }
 
   void require_whole() const override {
     if (header_->begun.load() != header_->ended.load())
@@ -64,12 +64,6 @@ class SharedUpdater final : public Updater, public GradientMeter {
     return (world_.size - 1) * layout_.trained_bytes() / world_.size;
   }
 
-  const std::vector<at::Tensor>& parameters(int replica) const override {
-    return lanes_.at(replica).parameters;
-  }
-  const Layout& layout() const override { return layout_; }
-
-  GradientMeter* meter() override { return this; }
   void begin_measuring() override;
   const GradientSquares& last_squares() const override { return squares_; }
 
@@ -102,7 +96,7 @@ class SharedUpdater final : public Updater, public GradientMeter {
 
   // One replica's gradients of the current step, as its peers see them.
   struct alignas(64) Gradients {
-    uint8_t* used = nullptr;    // one byte a parameter, and part_of() the step
+    uint8_t* used = nullptr;    // one byte a parameter, and PartInStep
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;  // where autograd left them (one process)
     // By parameter: the step of which it is there, and that of which all are that come.
@@ -155,6 +149,11 @@ class SharedUpdater final : public Updater, public GradientMeter {
   void meet_here();
   void start_states(const Lane& lane);
   void bind(std::vector<NamedTensors> replicas);
+  int64_t ended() const { return header_->ended.load(std::memory_order_acquire); }
+  GradientListener* listener(int replica);
+  /// The halves of a step: until all have handed in, and from there.
+  void hand_in(int replica, std::span<const at::Tensor> gradients, PartInStep part);
+  void update_all(int replica, const Deadline& deadline);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
   /// The learning rate of the update; none where it is left out. Parameters stay as they are.
   std::optional<double> agree(Lane& lane);
@@ -218,7 +217,7 @@ class SharedUpdater final : public Updater, public GradientMeter {
   std::shared_ptr<const void> squares_owner_;
   GradientSquares squares_;  // of the last step; local replica 0's
   std::atomic<double> next_learning_rate_{rule_.learning_rate()};
-  int pushed_in_turn_ = 0;
+  int handed_in_in_turn_ = 0;
 };
 
 }  // namespace tutti::detail
