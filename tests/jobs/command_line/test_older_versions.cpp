@@ -1,0 +1,288 @@
+// What version 0.1.0 wrote (tests/data/from_0_1) is read whole, and gone on from: bit for bit as
+// from what the present program writes of it.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/folder_lock.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
+#include "tutti/checkpoint/parts.h"
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+constexpr Millis kLimit{240'000};
+const fs::path kOld = "tests/data/from_0_1";
+
+struct Old {
+  const char* name;
+  int64_t step;
+  Words training;
+  std::set<std::string> has;  ///< beginnings of names of tensors; fields that are not empty
+
+  friend void PrintTo(const Old& old, std::ostream* out) { *out << old.name; }
+};
+
+// As the README of that folder has them, but for where they end.
+const Old kTrainings[] = {
+    {"table",
+     17,
+     {"linear_regression", "--data", (kOld / "homes.csv").string(), "--target", "price",
+      "--strategy", "mirrored", "--replicas", "2", "--batch-size", "32", "--epochs", "3",
+      "--noise-scale", "--optimizer", "adam", "--checkpoint-every", "5"},
+     {"optimizer/exp_avg/", "generator/replica/1", "totals/1", "noise_scale", "given_shares"}},
+    {"text",
+     9,
+     {"gpt",
+      "--data",
+      (kOld / "words.txt").string(),
+      "--strategy",
+      "one_device",
+      "--replicas",
+      "2",
+      "--context",
+      "8",
+      "--layers",
+      "1",
+      "--heads",
+      "2",
+      "--features",
+      "8",
+      "--dropout",
+      "0.2",
+      "--batch-size",
+      "16",
+      "--epochs",
+      "2",
+      "--loss-scaling",
+      "initial=1024,growth_interval=4",
+      "--optimizer",
+      "adamw",
+      "--reduce-on-plateau",
+      "patience=1",
+      "--early-stopping",
+      "patience=5"},
+     {"optimizer/exp_avg_sq/", "generator/0", "loss_scale", "callbacks"}},
+    {"held_back",
+     7,
+     {"linear_regression",
+      "--data",
+      (kOld / "homes.csv").string(),
+      "--target",
+      "price",
+      "--strategy",
+      "multi_worker",
+      "--replicas",
+      "2",
+      "--batch-size",
+      "32",
+      "--epochs",
+      "3",
+      "--reduction",
+      "all_reduce",
+      "--compression",
+      "topk:0.5",
+      "--accumulate",
+      "2",
+      "--optimizer",
+      "sgd"},
+     {"compression/1/steps", "generator/1", "compression"}},
+    {"residuals",
+     5,
+     {"gpt",
+      "--data",
+      (kOld / "words.txt").string(),
+      "--strategy",
+      "multi_worker",
+      "--replicas",
+      "2",
+      "--context",
+      "8",
+      "--layers",
+      "1",
+      "--heads",
+      "2",
+      "--features",
+      "16",
+      "--batch-size",
+      "16",
+      "--epochs",
+      "1",
+      "--reduction",
+      "all_reduce",
+      "--compression",
+      "topk:0.5",
+      "--optimizer",
+      "sgd"},
+     {"compression/0/residual/", "compression/1/residual/"}}};
+
+json json_in(const fs::path& path) { return json::parse(std::ifstream(path)); }
+
+CommandResult train(Words training, const Words& more) {
+  const Words always = {"--threads", "1", "--seed", "7"};
+  training.insert(training.begin(), {TUTTI_PROGRAM, "train"});
+  for (const Words& words : {always, more})
+    training.insert(training.end(), words.begin(), words.end());
+  return run_command(training, {}, kLimit);
+}
+
+std::string bytes_of(const Array& array) {
+  return {static_cast<const char*>(array.data()), static_cast<size_t>(array.num_bytes())};
+}
+
+// Name and form, and bytes, of all that safetensors files in `folder` have.
+std::map<std::string, std::string> tensors_in(const fs::path& folder) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors")
+      for (const auto& [name, array] : data::read_safetensors(entry.path()).arrays)
+        tensors[name + " " + array.to_string()] = bytes_of(array);
+  return tensors;
+}
+
+// Its manifest and tensors as this version reads them, written as this version does.
+void write_anew(const fs::path& from, const fs::path& to) {
+  const TrainingCheckpoint old(from);
+  old.verify();
+  const CheckpointTensors tensors = old.tensors();
+  CheckpointManifest manifest = old.manifest();
+  manifest.files.clear();
+  const auto places = std::exchange(manifest.places, {});
+  const auto lock = std::make_shared<FolderLock>(to, "a test");
+  CheckpointPart part{.folder = to,
+                      .step = manifest.step,
+                      .workers = manifest.workers,
+                      .lock = lock,
+                      .lock_number = lock->number()};
+  for (part.worker = manifest.workers; part.worker-- > 0;) {
+    std::vector<data::NamedArray> arrays;
+    part.tensors.clear();
+    for (const auto& [name, array] : tensors)
+      if (places.at(name) == old.manifest().files[static_cast<size_t>(part.worker)].name) {
+        arrays.push_back({name, array});
+        part.tensors.push_back(name);
+      }
+    const auto image = std::make_shared<data::SafetensorsImage>();
+    const std::vector<Array> laid_out = image->lay_out(arrays);
+    for (size_t i = 0; i < arrays.size(); ++i)
+      std::memcpy(const_cast<void*>(laid_out[i].data()), arrays[i].array.data(),
+                  static_cast<size_t>(arrays[i].array.num_bytes()));
+    part.image = image;
+    write_part(part);
+  }
+  part.worker = 0;
+  complete_checkpoint(part, manifest, Deadline(kLimit), {});
+}
+
+json without_files(json manifest) {
+  for (const char* key : {"files", "sha256"}) manifest.erase(key);
+  return manifest;
+}
+
+class OlderVersions : public testing::TestWithParam<Old> {};
+
+TEST_P(OlderVersions, AreReadWholeAndGoneOnFrom) {
+  const Old& old = GetParam();
+  const TempFolder folder;
+  const std::string step = name_of_checkpoint(old.step);
+  const fs::path theirs = folder / "theirs/checkpoints", ours = folder / "ours/checkpoints";
+  fs::create_directories(folder / "theirs");
+  fs::create_directories(folder / "ours");
+  fs::copy(kOld / old.name, folder / "theirs", fs::copy_options::recursive);
+  fs::copy(theirs / "data.json", folder / "ours/data.json");
+  fs::create_directories(ours);
+  fs::copy(theirs / "data.json", ours / "data.json");
+  write_anew(theirs / step, ours);
+
+  const json said = json_in(theirs / step / "manifest.json");
+  const auto tensors = tensors_in(theirs / step);
+  EXPECT_EQ(said.at("tutti_version"), "0.1.0");
+  for (const std::string& begin : old.has)
+    EXPECT_TRUE((said.contains(begin) && !said.at(begin).empty()) ||
+                std::ranges::any_of(
+                    tensors, [&](const auto& tensor) { return tensor.first.starts_with(begin); }))
+        << "it is no test of " << begin;
+  EXPECT_EQ(tensors_in(ours / step), tensors);
+  EXPECT_EQ(without_files(json_in(ours / step / "manifest.json")), without_files(said));
+
+  std::vector<json> ends;
+  for (const char* out : {"theirs", "ours"}) {
+    const std::string end = folder / (out + std::string(".json"));
+    const auto result = train(old.training, {"--out", folder / out, "--resume",
+                                             "--keep-checkpoints", "1", "--json", end});
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("goes on from " + step));
+    ends.push_back(json_in(end));
+  }
+  for (const char* same : {"weights_sha256", "train_loss", "val_loss"})
+    EXPECT_EQ(ends[0].at(same), ends[1].at(same)) << same;
+  EXPECT_GT(TrainingCheckpoint(trainings_in(theirs).back()).manifest().step, old.step);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, OlderVersions, testing::ValuesIn(kTrainings),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Servers write what they go on from before they find that no step is left to do.
+TEST(OlderSnapshots, AreReadWholeAndGoneOnFrom) {
+  const TempFolder folder;
+  const Words training = {"linear_regression",
+                          "--data",
+                          (kOld / "homes.csv").string(),
+                          "--target",
+                          "price",
+                          "--strategy",
+                          "parameter_server",
+                          "--replicas",
+                          "2",
+                          "--servers",
+                          "2",
+                          "--staleness",
+                          "0",
+                          "--batch-size",
+                          "32",
+                          "--optimizer",
+                          "adam"};
+  const fs::path theirs = kOld / "snapshots", ours = folder / "ours";
+  const auto anew = train(
+      training, {"--epochs", "1", "--max-steps", "9", "--restore", theirs, "--snapshots", ours});
+  EXPECT_THAT(anew.err, HasSubstr("was done before the snapshot")) << anew.out;
+  const auto tensors = tensors_in(theirs / "cut-000001");
+  EXPECT_THAT(tensors, testing::Not(IsEmpty()));
+  EXPECT_EQ(tensors_in(ours / "cut-000001"), tensors);
+
+  std::vector<json> ends;
+  for (const fs::path& from : {theirs, ours}) {
+    const std::string end = folder / "end.json";
+    const auto result = train(training, {"--epochs", "3", "--restore", from, "--json", end});
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("going on from"));
+    ends.push_back(json_in(end));
+  }
+  EXPECT_EQ(ends[0].at("weights_sha256"), ends[1].at("weights_sha256"));
+}
+
+}  // namespace
+}  // namespace tutti::test
