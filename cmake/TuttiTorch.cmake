@@ -38,7 +38,8 @@ file(MAKE_DIRECTORY "${tutti_fmt_first}")
 file(CREATE_LINK "${TUTTI_FMT_INCLUDE}/fmt" "${tutti_fmt_first}/fmt" SYMBOLIC)
 
 # Precompiled headers of what uses torch. A compiler instantiates what is in one in every source that
-# sees it, so the library's has no more than its sources need; programs include all of torch.
+# sees it, so the library's has no more than its sources need; programs and tests include all of torch.
+# Three, for a compiler takes none that was made with another level of optimization.
 function(tutti_torch_headers target)
   file(WRITE "${PROJECT_BINARY_DIR}/${target}.cpp.in" "// holds precompiled torch headers\n")
   configure_file("${PROJECT_BINARY_DIR}/${target}.cpp.in" "${PROJECT_BINARY_DIR}/${target}.cpp" COPYONLY)
@@ -51,6 +52,8 @@ endfunction()
 tutti_torch_headers(tutti_torch_pch <torch/types.h> <torch/nn/module.h>)
 tutti_torch_headers(tutti_torch_whole_pch <torch/torch.h>)
 target_compile_options(tutti_torch_whole_pch PRIVATE $<$<CONFIG:Release>:-O1>)
+tutti_torch_headers(tutti_torch_tests_pch <torch/torch.h>)
+target_compile_options(tutti_torch_tests_pch PRIVATE $<$<CONFIG:Release>:-O0>)
 
 # A compiler that reads torch headers takes up to 2 GiB: no more of them at once than memory holds.
 cmake_host_system_information(RESULT tutti_memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
@@ -95,14 +98,17 @@ function(tutti_skip_precompiled_torch target)
   endforeach()
 endfunction()
 
-# tutti_use_torch(TARGET [WHOLE]): WHOLE where sources include <torch/torch.h>, for programs that spend
-# their time in libraries: with it comes -O1.
+# tutti_use_torch(TARGET [WHOLE | TESTS]): where sources include <torch/torch.h>, WHOLE for programs that
+# spend their time in libraries, with -O1, or TESTS, with -O0.
 function(tutti_use_torch target)
-  cmake_parse_arguments(arg "WHOLE" "" "" ${ARGN})
+  cmake_parse_arguments(arg "WHOLE;TESTS" "" "" ${ARGN})
   set(headers tutti_torch_pch)
   if(arg_WHOLE)
     set(headers tutti_torch_whole_pch)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  elseif(arg_TESTS)
+    set(headers tutti_torch_tests_pch)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
   endif()
   target_link_libraries(${target} PUBLIC torch)
   target_include_directories(${target} SYSTEM BEFORE PRIVATE "${tutti_fmt_first}")

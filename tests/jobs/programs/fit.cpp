@@ -300,7 +300,7 @@ struct KindAndInk : torch::nn::Module {
   torch::nn::Linear trunk{nullptr}, kind{nullptr}, ink{nullptr};
 };
 
-Learnt two_outputs(const Strategy& strategy, const fs::path&) {
+Learnt learn_two_outputs(const Strategy& strategy, const fs::path&) {
   const data::Batch all = doodles(300).batch(300).epoch({}).batch(0);
   const at::Tensor ink = tensor_of(all.columns[0]).mean({1, 2, 3}).unsqueeze(1);
   const auto train =
@@ -400,11 +400,16 @@ Learnt forecast(const Strategy& strategy, const fs::path&) {
 }  // namespace
 
 std::vector<NamedProgram> programs_that_fit() {
-  return {{"mnist", mnist, true},       {"housing", housing, true},
-          {"photos", photos},           {"char_gpt", char_gpt, true},
-          {"fine_tuning", fine_tuning}, {"two_inputs", two_inputs, true},
-          {"two_outputs", two_outputs}, {"simulator", simulator},
-          {"autoencoder", autoencoder}, {"forecast", forecast}};
+  return {{"mnist", mnist, true},
+          {"housing", housing, true},
+          {"photos", photos},
+          {"char_gpt", char_gpt, true},
+          {"fine_tuning", fine_tuning},
+          {"two_inputs", two_inputs, true},
+          {"two_outputs", learn_two_outputs},
+          {"simulator", simulator},
+          {"autoencoder", autoencoder},
+          {"forecast", forecast}};
 }
 
 }  // namespace tutti::test

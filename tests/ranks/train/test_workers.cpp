@@ -69,17 +69,17 @@ std::string story(const Strategy& strategy, const std::string& path) {
   return out + before;
 }
 
-Strategy strategy_of(const std::string& kind, int replicas) {
+Strategy seeded(const std::string& kind, int replicas) {
   return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 11});
 }
 
 RANK_PROGRAM(tell_story) {
   rank.mark("story " +
-            story(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]));
+            story(seeded("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]));
 }
 
 RANK_PROGRAM(save_in_vain) {
-  Model model = make_model(strategy_of("multi_worker", 2));
+  Model model = make_model(seeded("multi_worker", 2));
   try {
     model.save("/no/such/folder/model.safetensors");
   } catch (const Error& error) {
@@ -92,7 +92,7 @@ RANK_PROGRAM(save_in_vain) {
 // Only worker 1 sees the signal; both end after the same step.
 RANK_PROGRAM(one_is_asked_to_end) {
   install_stop_handler();
-  const Strategy strategy = strategy_of("multi_worker", 2);
+  const Strategy strategy = seeded("multi_worker", 2);
   Model model(strategy,
               [] { return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(16, 3)); });
   const bool mine = strategy.world().first_rank == 1;
@@ -123,14 +123,14 @@ std::string best_weights(const Strategy& strategy, const std::string& folder, in
 }
 
 RANK_PROGRAM(go_on_to_the_best_weights) {
-  const Strategy strategy = strategy_of("multi_worker", 2);
+  const Strategy strategy = seeded("multi_worker", 2);
   best_weights(strategy, rank.arguments[0], 7);
   rank.mark("best " + best_weights(strategy, rank.arguments[0], 0));
 }
 
 // The chief's callback stops, then one throws; both workers do the same steps and end.
 RANK_PROGRAM(callbacks_decide) {
-  Model model = make_model(strategy_of("multi_worker", 2));
+  Model model = make_model(seeded("multi_worker", 2));
   const auto stops =
       callbacks::lambda("stops", {.on_step_end =
                                       [](Training& t) {
@@ -171,7 +171,7 @@ TEST(ModelWorkers, GoOnFromACheckpointToTheBestWeights) {
   const test::TempFolder folder;
   const auto out = test::run_workers(2, "go_on_to_the_best_weights", {folder / "checkpoints"});
   ASSERT_EQ(out.exit_code, 0) << out.log;
-  const std::string straight = best_weights(strategy_of("one_device", 2), "", 0);
+  const std::string straight = best_weights(seeded("one_device", 2), "", 0);
   EXPECT_THAT(test::lines_after(out.log, "best " + straight), SizeIs(2)) << straight << out.log;
 }
 
@@ -182,7 +182,7 @@ TEST(ModelWorkers, TellTheStoryOfThePartsInTurn) {
     const auto out = test::run_workers(workers, "tell_story",
                                        {std::to_string(replicas), folder / "workers.safetensors"});
     ASSERT_EQ(out.exit_code, 0) << out.log;
-    const auto expected = story(strategy_of("one_device", replicas), folder / "turns.safetensors");
+    const auto expected = story(seeded("one_device", replicas), folder / "turns.safetensors");
     EXPECT_THAT(expected, ::testing::Not(HasSubstr("did not")));
     EXPECT_THAT(test::lines_after(out.log, "story " + expected), SizeIs(workers))
         << expected << "\n"

@@ -18,12 +18,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 const c10::Device kFirst(c10::DeviceType::CUDA, 0);
 const c10::Device kSecond(c10::DeviceType::CUDA, 1);
 
 at::Tensor mebibytes(int64_t number, c10::Device device = kFirst) {
-  return torch::empty({number * kMiB}, torch::TensorOptions().dtype(at::kByte).device(device));
+  return torch::empty({number * kMebibyte}, torch::TensorOptions().dtype(at::kByte).device(device));
 }
 
 class Memory : public FakeCudaTest {
@@ -72,18 +72,18 @@ TEST_F(Memory, IsCountedInBlocksOf512Bytes) {
   auto x = torch::empty({1}, kFirst);
   EXPECT_EQ(used_here(), 512);
   auto y = mebibytes(3);
-  EXPECT_EQ(used_here(), 512 + 3 * kMiB);
+  EXPECT_EQ(used_here(), 512 + 3 * kMebibyte);
   y = x = at::Tensor();
   EXPECT_EQ(used_here(), 0) << "freed on the host, whatever the queues have yet to do";
   EXPECT_EQ(at::accelerator::getDeviceStats(0).allocated_bytes[0].peak - peak_before,
-            512 + 3 * kMiB);
+            512 + 3 * kMebibyte);
   const auto [available, total] = at::accelerator::getMemoryInfo(0);
-  EXPECT_EQ(total, 1024U * kMiB);
+  EXPECT_EQ(total, 1024U * kMebibyte);
   EXPECT_EQ(available, total - static_cast<size_t>(used()));
 }
 
 TEST_F(Memory, OfADeviceEndsAtItsTotal) {
-  fake_cuda::set_memory(1, 10 * kMiB);
+  fake_cuda::set_memory(1, 10 * kMebibyte);
   const auto held = mebibytes(8, kSecond);
   try {
     mebibytes(3, kSecond);
@@ -108,7 +108,7 @@ TEST_F(Memory, AnAllocationFailsAtATest) {
 }
 
 TEST_F(Memory, MayBeLimitedToAPart) {
-  fake_cuda::set_memory(0, used_before_ + 100 * kMiB);
+  fake_cuda::set_memory(0, used_before_ + 100 * kMebibyte);
   c10::CachingAllocator::setAllocatorSettings(
       "expandable_segments:True,per_process_memory_fraction:0.5");
   const auto held = mebibytes(45);
@@ -138,14 +138,14 @@ TEST_F(Memory, OfStoragesThatGrowIsCopiedInOrder) {
 // What is in use, whatever the heap keeps of what was freed.
 int64_t mebibytes_in_use() {
   const auto facts = mallinfo2();
-  return static_cast<int64_t>(facts.uordblks + facts.hblkhd) / kMiB;
+  return static_cast<int64_t>(facts.uordblks + facts.hblkhd) / kMebibyte;
 }
 
 TEST_F(Memory, OfTheHostDoesNotGrowWithTheSteps) {
   in_all_orders(0, [] {
     const auto before = mebibytes_in_use();
     for (int step = 0; step < 200; ++step) {  // each of another size, and nobody waits
-      auto x = torch::ones({kMiB + step * 128}, kFirst);
+      auto x = torch::ones({kMebibyte + step * 128}, kFirst);
       x.mul_(2);
     }
     EXPECT_LT(mebibytes_in_use() - before, 600);
