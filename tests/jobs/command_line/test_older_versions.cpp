@@ -34,7 +34,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Words = std::vector<std::string>;
 
-constexpr Millis kLimit{240'000};
+constexpr Millis kTrainingLimit{240'000};
 const fs::path kOld = "tests/data/from_0_1";
 
 struct Old {
@@ -146,7 +146,7 @@ CommandResult train(Words training, const Words& more) {
   training.insert(training.begin(), {TUTTI_PROGRAM, "train"});
   for (const Words& words : {always, more})
     training.insert(training.end(), words.begin(), words.end());
-  return run_command(training, {}, kLimit);
+  return run_command(training, {}, kTrainingLimit);
 }
 
 std::string bytes_of(const Array& array) {
@@ -194,7 +194,7 @@ void write_anew(const fs::path& from, const fs::path& to) {
     write_part(part);
   }
   part.worker = 0;
-  complete_checkpoint(part, manifest, Deadline(kLimit), {});
+  complete_checkpoint(part, manifest, Deadline(kTrainingLimit), {});
 }
 
 json without_files(json manifest) {
