@@ -67,6 +67,12 @@ void compare_compression(Group group, const Compression& compression, Millis lim
                       words_of(0), rank, words_of(rank)));
 }
 
+std::vector<int> reverse_order(const Layout& layout) {
+  std::vector<int> order(layout.slots.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
 std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> order,
                                  const ReplicatedOptions& options, std::vector<int64_t>& offsets) {
   const auto coded = [&](int parameter) {
@@ -103,9 +109,7 @@ BucketSums::BucketSums(const Layout& layout, const ReplicatedOptions& options,
       memory_(memory),
       state_(std::move(state)) {
   state_.tensors.resize(layout_.slots.size());
-  std::vector<int> reverse(layout_.slots.size());
-  std::iota(reverse.rbegin(), reverse.rend(), 0);
-  adopt(reverse);
+  adopt(reverse_order(layout_));
 }
 
 // Coders know the places of the tensors' states.

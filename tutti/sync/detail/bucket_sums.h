@@ -35,6 +35,10 @@ struct Bucket {
   bool coded = false;
 };
 
+/// All parameters, the last one first: in which order backward gives gradients, as far as that is
+/// known before it.
+std::vector<int> reverse_order(const Layout& layout);
+
 /// Cuts trained parameters, in `order`, into buckets: those that are compressed first, so that the
 /// small rest shares a bucket; a new one at each change of dtype and when the limit is reached.
 /// Every gradient starts on a 64-byte line: `offsets` (by parameter, bytes) says where.

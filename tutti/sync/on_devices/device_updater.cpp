@@ -170,7 +170,7 @@ void DeviceUpdater::update_all(int replica) {
     ended_.store(next, std::memory_order_release);
   }
   finish_lane(lane);
-  if (buckets_) buckets_->agree_on_order(world_.groups[0]);
+  if (buckets_) buckets_->end_step(world_.groups[0]);
 }
 
 // One queue for all, in whose order everything happens.

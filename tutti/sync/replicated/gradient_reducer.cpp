@@ -35,7 +35,8 @@ GradientReducer::GradientReducer(Group group, const Layout& layout,
       reduction_(make_reduction(options)),
       memory_(memory_of_buckets(group_, std::max(layout.total_bytes, kLineBytes), limit, owner_)),
       sums_(layout_, options, group_.reduction_shape(), op, static_cast<std::byte*>(memory_.data),
-            std::move(state)) {
+            std::move(state)),
+      ready_(layout_, [this](int bucket) { send(bucket); }) {
   if (options.compression.on()) compare_compression(group_, options.compression, limit_);
   view_buckets();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
@@ -51,30 +52,23 @@ void GradientReducer::view_buckets() {
   for (int i = 0; i < static_cast<int>(views_.size()); ++i)
     if (sums_.bucket_of(i) >= 0)
       views_[i] = view_memory(sums_.gradient_of(i), layout_.slots[i], owner_);
+  ready_.cut(sums_.buckets());
   reset();
 }
 
 void GradientReducer::reset() {
-  missing_.clear();
-  for (const Bucket& bucket : sums_.buckets())
-    missing_.push_back(static_cast<int>(bucket.parameters.size()));
-  placed_.assign(layout_.slots.size(), 0);
+  ready_.begin_step();
   used_.assign(layout_.slots.size() + 1, 0);
   works_.clear();
 }
 
 void GradientReducer::gradient_ready(int parameter) {
   if (!listens_) return;
-  const ParameterSlot& slot = layout_.slots[parameter];
-  if (placed_[parameter])
-    throw UsageError(
-        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
-                    "twice before step(); add the losses and call it once",
-                    slot.name));
+  ready_.require_new(parameter);
   const at::Tensor& gradient = parameters_[parameter].grad();
-  check_gradient(slot, gradient);
+  check_gradient(layout_.slots[parameter], gradient);
   place(parameter, &gradient);
-  submit_full_buckets();
+  if (!works_.empty()) works_.back().test();
 }
 
 void GradientReducer::place(int parameter, const at::Tensor* gradient) {
@@ -84,30 +78,23 @@ void GradientReducer::place(int parameter, const at::Tensor* gradient) {
   } else {
     views_[parameter].zero_();
   }
-  placed_[parameter] = 1;
   used_[parameter] = gradient != nullptr;
-  --missing_[sums_.bucket_of(parameter)];
-  if (!order_agreed_) observed_order_.push_back(parameter);
+  ready_.put(parameter);
 }
 
-// In order of number on every rank, whatever the order in which gradients become ready.
-void GradientReducer::submit_full_buckets() {
-  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) {
-    const Exchange exchange = sums_.begin(static_cast<int>(works_.size()), used_);
-    works_.push_back(start_exchange(exchange, group_, *reduction_, limit_));
-  }
-  if (!works_.empty()) works_.back().test();
+void GradientReducer::send(int bucket) {
+  works_.push_back(start_exchange(sums_.begin(bucket, used_), group_, *reduction_, limit_));
 }
 
 void GradientReducer::finish(std::span<const at::Tensor> gradients, PartInStep part) {
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
-    if (sums_.bucket_of(parameter) < 0 || placed_[parameter]) continue;
+    if (ready_.bucket_of(parameter) < 0 || ready_.has(parameter)) continue;
     const bool used = part == kComputes && parameter < static_cast<int>(gradients.size()) &&
                       gradients[parameter].defined();
     if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
-  submit_full_buckets();
+  if (!works_.empty()) works_.back().test();
   used_.back() = part;
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
@@ -139,23 +126,17 @@ bool GradientReducer::wait() {
     if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
   }
-  if (!order_agreed_) {
-    agree_on_order();
-  } else {
-    reset();
-  }
+  ready_.agreed() ? reset() : agree_on_order();
   return made;
 }
 
 // Buckets move to their new places after the first step, whose reduced gradients are still in use:
 // they are copied out first.
 void GradientReducer::agree_on_order() {
-  std::vector<int32_t> order(observed_order_.begin(), observed_order_.end());
-  if (!order.empty()) group_.broadcast(span_of(std::span(order)), 0, limit_).wait(limit_);
-  order_agreed_ = true;
+  const std::vector<int> order = ready_.agree_on_order(group_, limit_);
   for (at::Tensor& parameter : parameters_)
     if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone();
-  adopt(std::vector<int>(order.begin(), order.end()));
+  adopt(order);
 }
 
 }  // namespace tutti::detail

@@ -24,6 +24,7 @@
 #include "tutti/ps/values/partial_sums.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/ready_buckets.h"
 #include "tutti/sync/served/detail/host_exchange.h"
 #include "tutti/sync/served/detail/piece_places.h"
 #include "tutti/sync/served/detail/served_spec.h"
@@ -264,11 +265,7 @@ detail::GradientListener* ServedUpdater::begin(int replica, Overlap overlap) {
 void ServedUpdater::hand_in(int replica, int parameter, const at::Tensor& gradient) {
   Lane& lane = lanes_[replica];
   const ParameterSlot& slot = layout_.slots[parameter];
-  if (lane.ready[parameter] != 0)
-    throw UsageError(
-        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran twice; add "
-                    "the losses and call minimize() once",
-                    slot.name));
+  if (lane.ready[parameter] != 0) detail::throw_second_gradient(slot);
   lane.ready[parameter] = 1;
   if (gradient.defined()) {
     detail::check_gradient(slot, gradient);

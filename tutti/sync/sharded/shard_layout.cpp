@@ -9,13 +9,10 @@ namespace tutti::detail {
 
 ShardLayout::ShardLayout(const Layout& layout, int64_t bucket_bytes, std::span<const double> shares)
     : bucket_of_(layout.slots.size(), -1), slice_bytes_(shares.size(), 0) {
-  // In the order in which backward gives gradients, as far as that is known before it.
-  std::vector<int> order(layout.slots.size());
-  std::iota(order.rbegin(), order.rend(), 0);
   const ReplicatedOptions sizes{
       .bucket_bytes = bucket_bytes,
       .first_bucket_bytes = std::min(bucket_bytes, ReplicatedOptions().first_bucket_bytes)};
-  buckets_ = plan_buckets(layout, order, sizes, offsets_);
+  buckets_ = plan_buckets(layout, reverse_order(layout), sizes, offsets_);
   for (int number = 0; number < num_buckets(); ++number) {
     const Bucket& one = bucket(number);
     for (const int parameter : one.parameters) bucket_of_[static_cast<size_t>(parameter)] = number;

@@ -11,7 +11,7 @@ namespace tutti::detail {
 namespace {
 
 // Buckets that have memory while they travel, beside those that fill.
-constexpr int64_t kMostOnTheWay = 2;
+constexpr int kMostOnTheWay = 2;
 
 }  // namespace
 
@@ -27,13 +27,15 @@ SlicedGradients::SlicedGradients(Group group, Place place, const Layout& layout,
       sums_(Array::zeros(
           DType::uint8,
           {place.keep == Keep::row ? shards.row_bytes() : shards.slice_bytes(place.owner)})),
-      memory_(static_cast<size_t>(shards.num_buckets())) {
+      memory_(static_cast<size_t>(shards.num_buckets())),
+      ready_(layout_, [this](int bucket) { send(bucket); }) {
+  ready_.cut(shards_.buckets());
   end_step();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
 }
 
 void SlicedGradients::begin(bool overlap) {
-  if (std::ranges::find(placed_, 1) != placed_.end())
+  if (ready_.has_any())
     throw UsageError(
         "a backward pass of this step failed when its gradients were on their way to other "
         "replicas, so that the step cannot begin again");
@@ -41,10 +43,7 @@ void SlicedGradients::begin(bool overlap) {
 }
 
 void SlicedGradients::end_step() {
-  missing_.clear();
-  for (int bucket = 0; bucket < shards_.num_buckets(); ++bucket)
-    missing_.push_back(static_cast<int>(shards_.bucket(bucket).parameters.size()));
-  placed_.assign(layout_.slots.size(), 0);
+  ready_.begin_step();
   used_.assign(layout_.slots.size() + 1, 0);
   works_.clear();
   retired_ = 0;
@@ -53,17 +52,13 @@ void SlicedGradients::end_step() {
 void SlicedGradients::gradient_ready(int parameter) {
   if (!listens_) return;
   const auto number = static_cast<size_t>(parameter);
-  const ParameterSlot& slot = layout_.slots[number];
-  if (placed_[number] != 0)
-    throw UsageError(
-        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran twice; add "
-                    "the losses and call minimize() once",
-                    slot.name));
+  ready_.require_new(parameter);
   at::Tensor& gradient = parameters_[number].mutable_grad();
-  check_gradient(slot, gradient);
+  check_gradient(layout_.slots[number], gradient);
   place(parameter, &gradient);
   gradient.reset();
-  submit_full_buckets();
+  ready_.put(parameter);
+  retire_what_is_done();
 }
 
 std::byte* SlicedGradients::memory_of(int bucket) {
@@ -91,23 +86,15 @@ void SlicedGradients::place(int parameter, const at::Tensor* gradient) {
   gradient != nullptr ? view.copy_(*gradient) : view.fill_(-0.0);
   const int64_t bytes = slot.num_elements * size_of(slot.dtype);
   std::memset(to + bytes, 0, static_cast<size_t>(round_up(bytes, kLineBytes) - bytes));
-  placed_[number] = 1;
   used_[number] = gradient != nullptr;
-  --missing_[static_cast<size_t>(bucket)];
 }
 
-// In order of number on every rank, whatever the order in which gradients become ready.
-void SlicedGradients::submit_full_buckets() {
-  while (num_submitted() < std::ssize(missing_) &&
-         missing_[static_cast<size_t>(num_submitted())] == 0)
-    submit(static_cast<int>(num_submitted()));
-  while (retired_ < num_submitted() && works_[static_cast<size_t>(retired_)].test())
-    retire(retired_++);
+void SlicedGradients::retire_what_is_done() {
+  while (retired_ < num_sent() && works_[static_cast<size_t>(retired_)].test()) retire(retired_++);
 }
 
-void SlicedGradients::submit(int bucket) {
-  while (place_.keep == Keep::slice && place_.may_wait &&
-         num_submitted() - retired_ >= kMostOnTheWay) {
+void SlicedGradients::send(int bucket) {
+  while (place_.keep == Keep::slice && place_.may_wait && num_sent() - retired_ >= kMostOnTheWay) {
     works_[static_cast<size_t>(retired_)].wait(limit_);
     retire(retired_++);
   }
@@ -148,25 +135,24 @@ void SlicedGradients::finish(std::span<const at::Tensor> gradients, PartInStep p
     for (const int parameter : shards_.bucket(bucket).parameters) {
       const auto number = static_cast<size_t>(parameter);
       if (number < gradients.size() && gradients[number].defined() && counts) {
-        if (placed_[number] != 0)
-          throw UsageError(
-              fmt::format("parameter \"{}\" got a second gradient in one step, beside the one of "
-                          "backward()",
-                          layout_.slots[number].name));
+        if (ready_.has(parameter))
+          throw_second_gradient(layout_.slots[number], ", beside the one of backward()");
         check_gradient(layout_.slots[number], gradients[number]);
         place(parameter, &gradients[number]);
-      } else if (placed_[number] == 0) {
+        ready_.put(parameter);
+      } else if (!ready_.has(parameter)) {
         place(parameter, nullptr);
+        ready_.put(parameter);
       }
     }
-    submit_full_buckets();
+    retire_what_is_done();
   }
   used_.back() = part;
   used_work_ = group_.all_reduce(tutti::span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
 bool SlicedGradients::wait() {
-  for (; retired_ < num_submitted(); retire(retired_++))
+  for (; retired_ < num_sent(); retire(retired_++))
     works_[static_cast<size_t>(retired_)].wait(limit_);
   used_work_.wait(limit_);
   return step_is_made(layout_, used_);

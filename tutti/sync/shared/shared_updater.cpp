@@ -15,6 +15,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/sync/detail/ready_buckets.h"
 
 namespace tutti {
 namespace detail {
@@ -22,11 +23,7 @@ namespace detail {
 void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {
   Lane& lane = lanes_[replica];
   const ParameterSlot& slot = layout_.slots[parameter];
-  if (lane.copied[parameter])
-    throw UsageError(
-        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
-                    "twice; add the losses and call minimize() once",
-                    slot.name));
+  if (lane.copied[parameter]) throw_second_gradient(slot);
   check_gradient(slot, gradient);
   // Peers need what they own; this replica reads its own part where autograd left it.
   lane.keep[parameter] = gradient.contiguous();
@@ -73,10 +70,8 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.taken[i] != 0) {
       if (i < gradients.size() && gradients[i].defined())
-        throw UsageError(
-            fmt::format("parameter \"{}\" got a second gradient in one step, beside the "
-                        "graph's: call set_planned(false) on the module",
-                        layout_.slots[i].name));
+        throw_second_gradient(layout_.slots[i],
+                              ", beside the graph's: call set_planned(false) on the module");
       continue;
     }
     const bool used = part == kComputes && i < gradients.size() && gradients[i].defined();

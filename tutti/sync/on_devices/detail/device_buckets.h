@@ -2,12 +2,12 @@
 /// processes while backward goes on. Not for users.
 ///
 /// Gradients lie in one flat tensor, by the layout. A bucket is some of them; once all of it are
-/// there, the group gets it, whose engine (nccl) adds it up on a stream of its own. Buckets go in
-/// one order on all ranks: in the first step that of the parameters, reversed; then the order in
-/// which rank 0 has seen them become ready. Li et al. 2020, arXiv:2006.15704.
+/// there (ready_buckets.h), the group gets it, whose engine (nccl) adds it up on a stream of its
+/// own.
 ///
 /// Thread rule: one thread at a time, the replica's or, while that one is in backward(),
-/// autograd's. Nothing here waits for a device; agree_on_order() alone waits for other ranks.
+/// autograd's. Nothing here waits for a device; end_step() alone waits for other ranks, in the
+/// first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +16,7 @@
 
 #include "tutti/comm/group/group.h"
 #include "tutti/queues/queue.h"
+#include "tutti/sync/detail/ready_buckets.h"
 #include "tutti/sync/detail/runs.h"
 #include "tutti/sync/updater.h"
 
@@ -31,37 +32,28 @@ class DeviceBuckets {
   /// The gradient of `parameter` is in its place, behind what is queued on the current stream.
   /// Throws UsageError when it was there already.
   void put(int parameter);
-  bool has(int parameter) const { return put_[static_cast<size_t>(parameter)] != 0; }
+  bool has(int parameter) const { return ready_.has(parameter); }
 
-  /// What `queue` does from now on comes behind all sums; the next step begins. All gradients are
-  /// there. Throws Timeout, PeerLost.
+  /// What `queue` does from now on comes behind all sums. All gradients are there. Throws Timeout,
+  /// PeerLost.
   void join(const DeviceQueue& queue);
 
-  /// Collective, once, after the first step; nothing later. `hosts`: of the same ranks.
-  void agree_on_order(Group hosts);
+  /// The next step begins. Collective after the first, when ranks agree on an order. `hosts`: of
+  /// the same ranks.
+  void end_step(Group hosts);
 
  private:
-  struct Bucket {
-    std::vector<Run> runs;
-    int parameters = 0;
-    int missing = 0;
-  };
   void cut(const std::vector<int>& order);
-  void submit_full();
-  void begin_step();
+  void send(int bucket);
 
   Group group_;
   const Layout& layout_;
   at::Tensor gradients_;
   DeviceSums sizes_;
   Millis limit_;
-  std::vector<Bucket> buckets_;
-  std::vector<int> bucket_of_;  // by parameter; -1: frozen
-  std::vector<uint8_t> put_;    // by parameter, in this step
-  std::vector<int> seen_;       // the order of the first step
-  size_t submitted_ = 0;        // buckets, in this step
-  std::vector<Work> works_;     // of this step
-  bool agreed_ = false;
+  ReadyBuckets ready_;
+  std::vector<std::vector<Run>> runs_;  // by bucket
+  std::vector<Work> works_;             // of this step
 };
 
 }  // namespace tutti::detail

@@ -1,9 +1,7 @@
 /// GradientReducer: buckets of gradients, all-reduced while backward goes on.
 ///
-/// Gradients are copied into buckets as they become ready; a full bucket is submitted, in one order
-/// on all ranks, and advances whenever the next gradient comes. The first step uses the reverse
-/// order of the parameters; then rank 0's observed order is taken by all. Li et al. 2020,
-/// arXiv:2006.15704.
+/// Gradients are copied into buckets as they become ready; a full bucket is submitted
+/// (ready_buckets.h), and advances whenever the next gradient comes.
 ///
 /// Thread rule: one object a replica, used by that replica's thread; backward runs there too.
 #pragma once
@@ -18,6 +16,7 @@
 #include "tutti/comm/group/group.h"
 #include "tutti/sync/detail/bucket_sums.h"
 #include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/ready_buckets.h"
 #include "tutti/sync/slots.h"
 #include "tutti/sync/updater.h"
 
@@ -55,7 +54,7 @@ class GradientReducer {
  private:
   void gradient_ready(int parameter);
   void place(int parameter, const at::Tensor* gradient);
-  void submit_full_buckets();
+  void send(int bucket);
   void wait_for_buckets();
   void adopt(std::span<const int> order);
   void agree_on_order();
@@ -70,14 +69,11 @@ class GradientReducer {
   std::shared_ptr<const void> owner_;  // of `memory_`
   MemorySpan memory_;                  // of the buckets
   BucketSums sums_;
-  std::vector<at::Tensor> views_;    // by parameter, into the buckets
-  std::vector<int> missing_;         // gradients each bucket waits for
-  std::vector<uint8_t> placed_;      // by parameter, in this step
-  std::vector<int32_t> used_;        // by parameter, and PartInStep; reduced by max
-  std::vector<int> observed_order_;  // of the first step
-  std::vector<Work> works_;          // by bucket: its exchange in flight
+  std::vector<at::Tensor> views_;  // by parameter, into the buckets
+  ReadyBuckets ready_;
+  std::vector<int32_t> used_;  // by parameter, and PartInStep; reduced by max
+  std::vector<Work> works_;    // by bucket: its exchange in flight
   Work used_work_;
-  bool order_agreed_ = false;
   bool listens_ = true;
   ReadyHooks hooks_;
 };

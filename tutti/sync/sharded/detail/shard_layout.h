@@ -36,6 +36,7 @@ class ShardLayout {
   /// `shares`: of the owners, as in Layout::cut.
   ShardLayout(const Layout& layout, int64_t bucket_bytes, std::span<const double> shares);
 
+  std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int num_buckets() const noexcept { return static_cast<int>(buckets_.size()); }
   const Bucket& bucket(int number) const { return buckets_[static_cast<size_t>(number)]; }
   int bucket_of(int parameter) const { return bucket_of_[static_cast<size_t>(parameter)]; }

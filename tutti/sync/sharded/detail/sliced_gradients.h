@@ -15,6 +15,7 @@
 #include "tutti/base/array.h"
 #include "tutti/comm/group/group.h"
 #include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/ready_buckets.h"
 #include "tutti/sync/sharded/detail/shard_layout.h"
 
 namespace tutti::detail {
@@ -63,10 +64,10 @@ class SlicedGradients {
   void gradient_ready(int parameter);
   void place(int parameter, const at::Tensor* gradient);
   std::byte* memory_of(int bucket);
-  void submit_full_buckets();
-  void submit(int bucket);
+  void send(int bucket);
+  void retire_what_is_done();
   void retire(int bucket);
-  int64_t num_submitted() const noexcept { return std::ssize(works_); }
+  int num_sent() const noexcept { return static_cast<int>(works_.size()); }
 
   Group group_;
   Place place_;
@@ -76,11 +77,10 @@ class SlicedGradients {
   Millis limit_;
   Array sums_;                      // the row, or the slice
   std::vector<at::Tensor> memory_;  // by bucket, while it is open (Keep::slice)
-  std::vector<int> missing_;        // by bucket: gradients that have not come
-  std::vector<uint8_t> placed_;     // by parameter
-  std::vector<uint8_t> used_;       // by parameter, and PartInStep
-  std::vector<Work> works_;         // by bucket that is on its way
-  int retired_ = 0;                 // buckets that are summed
+  ReadyBuckets ready_;
+  std::vector<uint8_t> used_;  // by parameter, and PartInStep
+  std::vector<Work> works_;    // by bucket that is on its way
+  int retired_ = 0;            // buckets that are summed
   Work used_work_;
   int64_t open_bytes_ = 0, most_open_bytes_ = 0;
   bool listens_ = false;
