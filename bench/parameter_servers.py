@@ -58,7 +58,7 @@ def peer(args, model, each, optimizer):
 
 
 def transfer(args, servers, backups):
-    command = [args.tutti, "bench", "ps", "--engine", "tcp", "--servers", servers, "--workers", 2,
+    command = [pathlib.Path(args.tutti).with_name("tutti_bench"), "servers", "--engine", "tcp", "--servers", servers, "--workers", 2,
                "--bytes", "64M", "--staleness", "inf", "--rounds", 3]
     figures = run(command if backups else [*command, "--no-backups"])[0]
     return figures["push_pull_gb_s"], figures["limit_gb_s"]

@@ -1,4 +1,4 @@
-// One replica in plain LibTorch with torch::optim: what `tutti bench compare` holds one of ours
+// One replica in plain LibTorch with torch::optim: what `tutti_bench compare` holds one of ours
 // against. It shares no line of training with the library; only doodles are read through it.
 //
 //   bench_plain_libtorch mlp|cnn|wide DIR BATCH STEPS WARMUP     one thread; prints a line of JSON

@@ -1,4 +1,4 @@
-"""Compiled PyTorch's side of `tutti bench compare`: the fastest step that it is known to give on CPU cores.
+"""Compiled PyTorch's side of `tutti_bench compare`: the fastest step that it is known to give on CPU cores.
 
   compiled_step.py MODE --data DIR --rank R --ranks N --threads T --cores 0,1 --store FILE --deepspeed LIBRARY
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's side of `tutti bench compare --all-reduce`: one rank, which stays and waits for work.
+"""DeepSpeed's side of `tutti_bench compare --all-reduce`: one rank, which stays and waits for work.
 
   deepspeed_collectives.py --rank R --ranks N --core C --store FILE --deepspeed LIBRARY
 

@@ -1,4 +1,4 @@
-"""Gloo's side of `tutti bench all-reduce --peers`: one rank, which stays and waits for work.
+"""Gloo's side of `tutti_bench all-reduce`: one rank, which stays and waits for work.
 
   gloo_collectives.py --rank R --ranks N --core C --store FILE
 

@@ -1,4 +1,4 @@
-"""JAX's side of `tutti bench compare`: what a training step costs there, by one process with the cores it is given.
+"""JAX's side of `tutti_bench compare`: what a training step costs there, by one process with the cores it is given.
 
   jax_step.py --data DIR --rank R --ranks N --cores 0,1
 

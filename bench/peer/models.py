@@ -1,4 +1,4 @@
-"""The models of `tutti bench compare` and `tools/gpu_check`, as PyTorch's."""
+"""The models of `tutti_bench compare` and `tools/gpu_check`, as PyTorch's."""
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-// oneCCL's side of `tutti bench compare --all-reduce`:
+// oneCCL's side of `tutti_bench compare --all-reduce`:
 //   mpiexec.hydra -n N oneccl_collectives ADDRESS ITERATIONS BYTES...
 //
 // All-reduces, measured and printed as mpi_collectives.c does; ranks are those of hydra's, each on

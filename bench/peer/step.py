@@ -1,4 +1,4 @@
-"""PyTorch's side of `tutti bench compare`: what a training step costs there.
+"""PyTorch's side of `tutti_bench compare`: what a training step costs there.
 
   step.py MODE --data DIR --rank R --ranks N --threads T --cores 0,1 --store FILE
 

@@ -1,4 +1,4 @@
-"""What every peer of `tutti bench compare` says and is told.
+"""What every peer of `tutti_bench compare` says and is told.
 
 A line when it has started; then a command a line on stdin, each answered by a line, until stdin ends:
   {"model": "mlp", "batch": 64, "steps": 500, "warmup": 20}

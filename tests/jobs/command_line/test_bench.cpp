@@ -271,7 +271,7 @@ TEST(Bench, IndependentWorkersShareTheBatchToo) {
 }
 
 TEST(Bench, HelpShowsExamples) {
-  for (const char* name : {"all-reduce", "tune", "step", "scale", "ps", "compare"}) {
+  for (const char* name : {"all-reduce", "tune", "step", "scale"}) {
     const auto result = bench({name, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("tutti bench " + std::string(name))) << result.err;

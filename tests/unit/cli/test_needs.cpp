@@ -75,11 +75,6 @@ TEST(CommandNeeds, AFlagThatDoesNothingIsRefusedWithTheValueThatItHasAnyway) {
       {{"run", "--silence", "15", "true"}, "--silence 15: "},
       {{"run", "--snapshots-kept", "2", "true"}, "--snapshots-kept 2: "},
       {{"run", "--servers", "1", "--snapshots-kept", "2", "true"}, "--snapshots-kept 2: "},
-      {{"bench", "ps", "--width", "64"}, "--width 64: "},
-      {{"bench", "ps", "--keys", "4096"}, "--keys 4096: "},
-      {{"bench", "ps", "--rows", "100000", "--bytes", "1M"}, "--bytes 1M: "},
-      {{"bench", "compare", "--all-reduce", "--models", "mlp"}, "--models mlp: "},
-      {{"bench", "compare", "--quick", "--rounds", "5"}, "--rounds 5: "},
   };
   for (const auto& [words, answer] : cases)
     EXPECT_THAT(refusal(words), AllOf(HasSubstr(answer), HasSubstr("; leave --")))

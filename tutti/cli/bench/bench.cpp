@@ -1,13 +1,12 @@
 // tutti bench: the flags of the benchmarks. What each measures is in its own file.
+#include <fmt/format.h>
+
 #include <memory>
 
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/base/idle.h"
-#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/commands.h"
-#include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/scale.h"
 #include "tutti/cli/bench/step.h"
 #include "tutti/cli/checks.h"
@@ -105,57 +104,24 @@ void add_scale(CLI::App& bench, int& exit_code) {
   command->callback([flags, &exit_code] { exit_code = bench_scale(*flags); });
 }
 
-const std::vector<NeededBy<CompareFlags>>& needs_of_comparisons() {
-  constexpr std::string_view kOfSteps = "it is of steps, and --all-reduce compares collectives";
-  static const auto of_steps = [](const CompareFlags& flags) { return !flags.all_reduce; };
-  static const std::vector<NeededBy<CompareFlags>> rows = {
-      {"--data", of_steps, kOfSteps},
-      {"--models", of_steps, kOfSteps},
-      {"--steps", of_steps, kOfSteps},
-      {"--rounds", [](const CompareFlags& flags) { return !flags.quick; }, "--quick is one round"}};
-  return rows;
-}
-
-void add_compare(CLI::App& bench, int& exit_code) {
-  auto flags = std::make_shared<CompareFlags>();
-  CLI::App* command =
-      bench.add_subcommand("compare", "The same work in PyTorch, JAX and here, in turn");
-  command->add_option("--data", flags->data, "Folder of doodles")
-      ->type_name("DIR")
-      ->capture_default_str();
-  command->add_option("--models", flags->models, "Of mlp, cnn, wide")
-      ->type_name("NAME,...")
-      ->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_option("--steps", flags->steps, "Timed steps (default: what takes 1.5 s)")
-      ->check(whole_number(1, kMostSteps))
-      ->type_name("K");
-  command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
-  command->add_flag("--all-reduce", flags->all_reduce,
-                    "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
-                    "instead of steps");
-  add_json_flag(*command, flags->json);
-  command->footer(
-      "Peers are installed by tools/setup --bench; without PyTorch nothing is compared, the others "
-      "are left out by name.\n\n"
-      "Examples:\n"
-      "  tutti bench compare\n"
-      "  tutti bench compare --models mlp --rounds 9 --json compare.json\n"
-      "  tutti bench compare --all-reduce");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_comparisons());
-    exit_code = bench_compare(*flags);
-  });
+// What compares with programs of others is one of bench/. Answered for one release.
+void add_moved(CLI::App& bench, const std::string& name, const std::string& now) {
+  CLI::App* command = bench.add_subcommand(name, "Moved to tutti_bench")->group("");
+  command->prefix_command();
+  command->callback([name, now] { throw UsageError(moved(name, now)); });
 }
 
 }  // namespace
 
+std::string moved(const std::string& name, const std::string& now) {
+  return fmt::format(
+      "bench {} is `tutti_bench {}` now: a program for checkouts, build/bin/tutti_bench, that "
+      "`make bench` builds",
+      name, now);
+}
+
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale, ps, compare");
+  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale");
   bench->require_subcommand(1);
   bench->footer(
       "Example:\n  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
@@ -164,8 +130,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_tune(*bench, exit_code);
   add_step(*bench, exit_code);
   add_scale(*bench, exit_code);
-  add_bench_ps(*bench, exit_code);
-  add_compare(*bench, exit_code);
+  add_moved(*bench, "ps", "servers");
+  add_moved(*bench, "compare", "compare");
 }
 
 }  // namespace tutti::cli

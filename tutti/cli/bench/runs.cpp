@@ -1,17 +1,10 @@
 #include "tutti/cli/bench/runs.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <optional>
-#include <system_error>
 
 #include "tutti/base/error.h"
-#include "tutti/base/folders.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
@@ -34,52 +27,9 @@ std::string commit_of(const std::filesystem::path& folder) {
   }
 }
 
-std::optional<uint32_t> owner_of(const std::filesystem::path& path) {
-  struct stat facts{};
-  if (stat(path.c_str(), &facts) != 0) return std::nullopt;
-  return facts.st_uid;
-}
-
 }  // namespace
 
 std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
-
-std::filesystem::path checkout_above(std::filesystem::path folder,
-                                     const std::vector<uint32_t>& owners) {
-  for (;; folder = folder.parent_path()) {
-    const auto owner = owner_of(folder);
-    if (std::filesystem::exists(folder / "bench/peer/step.py") && owner &&
-        std::ranges::find(owners, *owner) != owners.end())
-      return folder;
-    if (folder == folder.parent_path()) return {};
-  }
-}
-
-std::filesystem::path checkout() {
-  const std::filesystem::path program = own_program();
-  std::vector<uint32_t> owners = {owner_of(program).value_or(geteuid())};
-  auto found = checkout_above(program.parent_path(), owners);
-  owners.push_back(geteuid());
-  std::error_code removed;  // the working folder, maybe
-  if (found.empty()) found = checkout_above(std::filesystem::current_path(removed), owners);
-  if (found.empty())
-    throw UsageError(
-        "bench/peer was not found above this program or the working folder, in a folder of this "
-        "user's: run it in a checkout of tutti");
-  return found;
-}
-
-ScratchFile::ScratchFile() {
-  std::string folder = (temporary_folder() / "tutti-bench-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr)
-    throw Error(fmt::format("{} cannot be made: {}", folder, errno_words(errno)));
-  folder_ = folder;
-}
-
-ScratchFile::~ScratchFile() {
-  std::error_code gone_already;
-  std::filesystem::remove_all(folder_, gone_already);
-}
 
 nlohmann::json json_in(const std::string& output) {
   for (size_t at = 0; at < output.size();) {
@@ -91,9 +41,9 @@ nlohmann::json json_in(const std::string& output) {
   throw Error("expected a line of JSON, got:\n" + output);
 }
 
-nlohmann::json run_step(const StepFlags& flags) {
+nlohmann::json run_step(const std::filesystem::path& program, const StepFlags& flags) {
   const JobFlags& job = flags.job;
-  std::vector<std::string> command = {own_program().string(),
+  std::vector<std::string> command = {program.string(),
                                       "bench",
                                       "step",
                                       "--model",
@@ -122,7 +72,7 @@ nlohmann::json run_step(const StepFlags& flags) {
 
 nlohmann::ordered_json surroundings() {
   const HostFacts& host = host_facts();
-  return {{"commit", commit_of(checkout())},
+  return {{"commit", commit_of(own_program().parent_path())},
           {"machine", host.cpu_model},
           {"cores", host.usable_cores},
           {"compiler", fmt::format("g++ {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__)},

@@ -36,8 +36,8 @@ Rates measure(const ScaleFlags& flags, int64_t replicas, int64_t threads) {
     const StepFlags step = with_replicas(flags, replicas, threads);
     StepFlags alone = step;
     alone.job.strategy = "independent";
-    const double ours = run_step(step).at("images_per_second").get<double>();
-    const double limit = run_step(alone).at("images_per_second").get<double>();
+    const double ours = run_step(own_program(), step).at("images_per_second").get<double>();
+    const double limit = run_step(own_program(), alone).at("images_per_second").get<double>();
     rates.ours.push_back(ours);
     rates.limit.push_back(limit);
     rates.ratio.push_back(ours / limit);

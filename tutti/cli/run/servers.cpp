@@ -179,7 +179,10 @@ void ServerFleet::start_one(int number, const std::string& view_service) {
   const int threads = options_.threads > 0
                           ? options_.threads
                           : std::max(1, host_facts().usable_cores / options_.num_servers);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string program =
+      (options_.program.empty() ? std::filesystem::read_symlink("/proc/self/exe")
+                                : options_.program)
+          .string();
   detail::SpawnPlan plan{
       .path = program,
       .arguments = {program, "ps", "--number", std::to_string(number), "--threads",

@@ -15,9 +15,10 @@
 namespace tutti::cli {
 
 struct FleetOptions {
-  int num_servers = 1;       ///< started on each node
-  int elsewhere = 0;         ///< more of them, that somebody starts by `tutti ps`
-  int num_workers = 1;       ///< on each node
+  std::filesystem::path program{};  ///< whose `ps` is a server; empty: this one
+  int num_servers = 1;              ///< started on each node
+  int elsewhere = 0;                ///< more of them, that somebody starts by `tutti ps`
+  int num_workers = 1;              ///< on each node
   std::string view_service;  ///< "ADDRESS[:PORT]" where it listens; "": where the rendezvous is, or
                              ///< on this host alone
   bool backups = true;

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench/compare.h"
+#include "bench/compare/compare.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,15 @@
 #include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cli/bench/child.h"
-#include "tutti/cli/bench/contenders.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
 #include "tutti/data/quickdraw.h"
 
-namespace tutti::cli {
+#include "bench/compare/checkout.h"
+#include "bench/compare/contenders.h"
+
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 constexpr double kTimedSeconds = 1.5;
@@ -280,7 +283,7 @@ std::string python_with_torch() {
   return found;
 }
 
-int bench_compare(const CompareFlags& flags) {
+int compare(const CompareFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (flags.all_reduce) return compare_all_reduce(flags);
   const auto subjects = subjects_for(words_of(flags.models));
@@ -293,4 +296,4 @@ int bench_compare(const CompareFlags& flags) {
   return 0;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

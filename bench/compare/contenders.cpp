@@ -1,4 +1,4 @@
-#include "tutti/cli/bench/contenders.h"
+#include "bench/compare/contenders.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,11 +7,14 @@
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
-#include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
 
-namespace tutti::cli {
+#include "bench/compare/checkout.h"
+#include "bench/compare/compare.h"
+
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 // Starting Python with torch on a busy machine, and a whole measurement.
@@ -36,7 +39,7 @@ class Ours final : public Contender {
     flags.steps = trial.steps;
     flags.warmup = trial.warmup;
     flags.preload = true;
-    return run_step(flags).at("images_per_second").get<double>();
+    return run_step(tutti_program(), flags).at("images_per_second").get<double>();
   }
 
  private:
@@ -136,4 +139,4 @@ std::unique_ptr<Contender> make_plain_libtorch(const std::string& data) {
   return std::make_unique<PlainLibTorch>(data);
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

@@ -1,4 +1,5 @@
-// tutti bench ps: its flags, and who starts servers and workers. Every row is a job of its own.
+// tutti_bench servers: its flags, and who starts servers and workers. Every row is a job of its
+// own.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -15,10 +16,7 @@
 #include "tutti/base/idle.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/arguments.h"
-#include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/runs.h"
-#include "tutti/cli/bench/servers.h"
-#include "tutti/cli/bench/servers_sparse.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/run/servers.h"
 #include "tutti/cluster/join/join.h"
@@ -26,7 +24,13 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 
-namespace tutti::cli {
+#include "bench/compare/checkout.h"
+#include "bench/compare/commands.h"
+#include "bench/compare/servers.h"
+#include "bench/compare/servers_sparse.h"
+
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 struct Flags {
@@ -113,7 +117,7 @@ template <class Bench>
 nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
   const ScratchFile row;
   LaunchOptions options{.num_workers = static_cast<int>(flags.workers),
-                        .command = {own_program().string(), "bench", "ps", "--engine", bench.engine,
+                        .command = {own_program().string(), "servers", "--engine", bench.engine,
                                     "--staleness", bench.staleness.text(), "--rounds",
                                     std::to_string(bench.rounds), "--json", row.path()},
                         .announce = false,
@@ -121,7 +125,8 @@ nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
   const auto words = words_of(bench);
   options.command.insert(options.command.end(), words.begin(), words.end());
   if (flags.no_backups) options.command.emplace_back("--no-backups");
-  const ServerFleet fleet({.num_servers = static_cast<int>(flags.servers),
+  const ServerFleet fleet({.program = tutti_program(),
+                           .num_servers = static_cast<int>(flags.servers),
                            .num_workers = static_cast<int>(flags.workers),
                            .backups = bench.backups,
                            .share_memory = bench.engine == "shm",
@@ -186,7 +191,7 @@ const std::vector<NeededBy<Flags>>& needs_of_benches() {
   return rows;
 }
 
-int bench_ps(const Flags& flags) {
+int servers(const Flags& flags) {
   const std::vector<PsBench> benches = benches_of(flags);
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (std::getenv(detail::kViewServiceVariable) != nullptr) return run_as_worker(flags);
@@ -205,10 +210,10 @@ int bench_ps(const Flags& flags) {
 
 }  // namespace
 
-void add_bench_ps(CLI::App& bench, int& exit_code) {
+void add_servers(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      bench.add_subcommand("ps", "Pull and push of parameter servers, beside their limit");
+      app.add_subcommand("servers", "Pull and push of parameter servers, beside their limit");
   command->add_option("--servers", flags->servers, "How many, on this machine")
       ->check(whole_number(1, 64))
       ->type_name("S")
@@ -257,14 +262,14 @@ void add_bench_ps(CLI::App& bench, int& exit_code) {
       "beside\n"
       "copying as many rows of an array of that size, twice.\n\n"
       "Examples:\n"
-      "  tutti bench ps\n"
-      "  tutti bench ps --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
+      "  tutti_bench servers\n"
+      "  tutti_bench servers --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
       "ps.json\n"
-      "  tutti bench ps --servers 1 --workers 1 --rows 1000000");
+      "  tutti_bench servers --servers 1 --workers 1 --rows 1000000");
   command->callback([command, flags, &exit_code] {
     refuse_idle(typed_in(*command), *flags, needs_of_benches());
-    exit_code = bench_ps(*flags);
+    exit_code = servers(*flags);
   });
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench/peers.h"
+#include "bench/compare/peers.h"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,14 @@
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
-#include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
 
-namespace tutti::cli {
+#include "bench/compare/checkout.h"
+#include "bench/compare/compare.h"
+
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 constexpr Millis kPeerStartLimit{120'000};
@@ -221,4 +224,4 @@ Times times_in(const std::string& output, const char* field) {
   return times;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

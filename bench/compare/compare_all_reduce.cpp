@@ -11,12 +11,15 @@
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/bench/child.h"
-#include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/exercise.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
 
-namespace tutti::cli {
+#include "bench/compare/checkout.h"
+#include "bench/compare/compare.h"
+
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 // Whom a row compares with.
@@ -68,7 +71,7 @@ std::optional<double> limit_us(const CollectiveComparison& what, int64_t bytes) 
 // The lines of our own measurement, which has the floor's times too.
 std::string run_ours(const CollectiveComparison& what, const std::vector<int64_t>& sizes) {
   const ScratchFile json;
-  std::vector<std::string> command = {own_program().string(),
+  std::vector<std::string> command = {tutti_program().string(),
                                       "bench",
                                       "all-reduce",
                                       "--engine",
@@ -212,4 +215,4 @@ int compare_all_reduce(const CompareFlags& flags) {
   return 0;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

@@ -1,4 +1,4 @@
-/// Who takes part in `bench compare`: each trains a model for some steps and says its rate.
+/// Who takes part in `tutti_bench compare`: each trains a model for some steps and says its rate.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace tutti::cli {
+namespace tutti::bench {
 
 struct Trial {
   std::string model;
@@ -44,4 +44,4 @@ std::unique_ptr<Contender> make_peers(const PeerPlan& plan, const std::string& d
 /// One replica in plain LibTorch with torch::optim (bench/plain_libtorch.cpp).
 std::unique_ptr<Contender> make_plain_libtorch(const std::string& data);
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

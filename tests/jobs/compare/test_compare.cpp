@@ -1,4 +1,4 @@
-// `tutti bench` beside other libraries: a part of `make bench`, which has installed them.
+// tutti_bench beside other libraries: a part of `make bench`, which has installed them.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "tutti/base/host.h"
 
-#include "tests/jobs/command_line/bench.h"
+#include "tests/jobs/compare/bench_program.h"
 
 namespace tutti::test {
 namespace {
@@ -27,7 +27,8 @@ class BesidePeers : public testing::Test {
 TEST_F(BesidePeers, Compare) {
   const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
   const TempFolder folder;
-  const auto result = bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
+  const auto result =
+      tutti_bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
   if (!torch) {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("tools/setup --bench"));
@@ -50,8 +51,8 @@ TEST_F(BesidePeers, Compare) {
 TEST_F(BesidePeers, AllReduce) {
   if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0) return;
   const TempFolder folder;
-  const auto result = bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
-                             "--peers", "--json", folder / "f.json"});
+  const auto result = tutti_bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
+                                   "--json", folder / "f.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::map<std::string, double> theirs_us;
   for (const json& line : lines_of(folder / "f.json"))

@@ -1,20 +1,20 @@
-// `tutti bench ps`.
+// `tutti_bench servers`.
 #include <gmock/gmock.h>
 
-#include "tests/jobs/command_line/bench.h"
+#include "tests/jobs/compare/bench_program.h"
 
 namespace tutti::test {
 namespace {
 
-TEST(BenchSmoke, ParameterServers) {
+TEST(Servers, ReachWhatTheRowsSay) {
   const TempFolder folder;
   for (const std::string engine : {"shm", "tcp"})
     for (const bool backups : {true, false}) {
-      Words words = {
-          "ps",      "--servers", "2",        "--workers", "2",      "--engine",       engine,
-          "--bytes", "4,300000",  "--rounds", "1",         "--json", folder / "f.json"};
+      Words words = {"servers",        "--servers", "2",        "--workers", "2", "--engine",
+                     engine,           "--bytes",   "4,300000", "--rounds",  "1", "--json",
+                     folder / "f.json"};
       if (!backups) words.push_back("--no-backups");
-      const auto result = bench(words);
+      const auto result = tutti_bench(words);
       ASSERT_EQ(result.exit_code, 0) << result.err;
       const auto lines = lines_of(folder / "f.json");
       ASSERT_EQ(lines.size(), 4u);
@@ -35,10 +35,11 @@ TEST(BenchSmoke, ParameterServers) {
     }
 }
 
-TEST(BenchSmoke, RowsOfParameterServers) {
+TEST(Servers, MoveRowsOfTables) {
   const TempFolder folder;
-  const auto result = bench({"ps", "--servers", "2", "--workers", "2", "--rows", "5000", "--width",
-                             "3", "--keys", "70", "--rounds", "1", "--json", folder / "f.json"});
+  const auto result =
+      tutti_bench({"servers", "--servers", "2", "--workers", "2", "--rows", "5000", "--width", "3",
+                   "--keys", "70", "--rounds", "1", "--json", folder / "f.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto lines = lines_of(folder / "f.json");
   ASSERT_EQ(lines.size(), 2u);

@@ -1,5 +1,5 @@
-/// What `tutti bench ps --rows` measures: push_pull of some rows of a large embedding table, beside
-/// copying those rows twice.
+/// What `tutti_bench servers --rows` measures: push_pull of some rows of a large embedding table,
+/// beside copying those rows twice.
 ///
 /// Rows are float32 and the keys of a batch are drawn evenly, other ones in every sample. A sample
 /// of push_pull hands in gradients and waits for the rows of the same keys after the update (SGD);
@@ -15,7 +15,7 @@
 #include "tutti/ps/spec/staleness.h"
 #include "tutti/sync/served_options.h"
 
-namespace tutti::cli {
+namespace tutti::bench {
 
 struct SparseBench {
   std::string engine = "shm";  ///< or "tcp"
@@ -40,4 +40,4 @@ struct SparseRow {
 /// Throws as ps::Client does.
 SparseRow measure_sparse(Group& side, const ServedPlace& place, const SparseBench& bench);
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

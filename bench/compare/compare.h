@@ -1,4 +1,4 @@
-/// `tutti bench compare`: the same work in PyTorch, JAX and here, in turn, in one run.
+/// `tutti_bench compare`: the same work in PyTorch, JAX and here, in turn, in one run.
 ///
 /// Rows, bounds and aims are those of the design's table of what a step may cost. Every contender
 /// gets its best: batches in memory before the clock starts, warm-up, its own cores, fused Adam,
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cli/bench/peers.h"
+#include "bench/compare/peers.h"
 
-namespace tutti::cli {
+namespace tutti::bench {
 
 struct CompareFlags {
   std::string data = "examples/data/quickdraw";
@@ -39,8 +39,8 @@ struct Subject {
 /// The design's rows for these models. UsageError for an unknown model.
 std::vector<Subject> subjects_for(const std::vector<std::string>& models);
 
-/// UsageError (exit 2) that names tools/setup --bench when there is no PyTorch.
-int bench_compare(const CompareFlags& flags);
+/// Returns the exit code. UsageError that names tools/setup --bench when there is no PyTorch.
+int compare(const CompareFlags& flags);
 
 /// A collective of an engine beside Gloo and the others of peers.h that are installed.
 struct CollectiveComparison {
@@ -65,4 +65,4 @@ int compare_all_reduce(const CompareFlags& flags);
 /// The Python of .venv. UsageError when it has no torch.
 std::string python_with_torch();
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

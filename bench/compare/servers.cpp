@@ -1,4 +1,4 @@
-#include "tutti/cli/bench/servers.h"
+#include "bench/compare/servers.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,8 @@
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
 
-namespace tutti::cli {
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 constexpr int kWarmUps = 2;  // the heaps grow, on both sides
@@ -84,7 +85,7 @@ class ServedMeasurement {
  public:
   ServedMeasurement(Group& side, const ServedPlace& place, const PsBench& bench)
       : side_(side), bench_(bench), place_(place), spec_(spec_of(place, bench)) {
-    const Token token = require_token("bench ps");
+    const Token token = require_token("tutti_bench servers");
     client_ = std::make_unique<ps::Client>(
         ps::ClientOptions{.worker = place.worker,
                           .view_service = place.view_service,
@@ -263,4 +264,4 @@ PsRow measure_ps(Group& side, const ServedPlace& place, const PsBench& bench) {
   return ServedMeasurement(side, place, bench).run();
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

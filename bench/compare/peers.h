@@ -12,13 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/engine.h"
 
-namespace tutti::cli {
-
-/// NAME=value for Open MPI's launcher: more ranks than cores (its versions 4 and 5), and containers
-/// in which everybody is root. Others ignore them.
-inline constexpr const char* kOpenMpiSettings[] = {
-    "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-    "OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"};
+namespace tutti::bench {
 
 /// Median microseconds of the slowest rank, by bytes.
 using Times = std::map<int64_t, double>;
@@ -70,4 +64,4 @@ void say_left_out(const std::string& name, const Error& error);
 /// Median times in lines of JSON, as `bench all-reduce` prints them. Error for a wrong result.
 Times times_in(const std::string& output, const char* field = "p50_us");
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench/servers_sparse.h"
+#include "bench/compare/servers_sparse.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,8 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/run/detail/replica_threads.h"
 
-namespace tutti::cli {
+namespace tutti::bench {
+using namespace cli;
 namespace {
 
 constexpr int kSamplesPerRound = 40;
@@ -37,7 +38,7 @@ class RowsMeasurement {
   RowsMeasurement(Group& side, const ServedPlace& place, const SparseBench& bench)
       : side_(side), place_(place), bench_(bench) {
     detail::keep_freed_memory();  // as every training does
-    const Token token = require_token("bench ps");
+    const Token token = require_token("tutti_bench servers");
     client_ = std::make_unique<ps::Client>(
         ps::ClientOptions{.worker = place.worker,
                           .view_service = place.view_service,
@@ -172,4 +173,4 @@ SparseRow measure_sparse(Group& side, const ServedPlace& place, const SparseBenc
   return RowsMeasurement(side, place, bench).run();
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

@@ -1,4 +1,4 @@
-/// What `tutti bench ps` measures: pull, push and both at once, per worker, beside the limit.
+/// What `tutti_bench servers` measures: pull, push and both at once, per worker, beside the limit.
 ///
 /// Every worker moves one float32 variable, cut evenly over the servers. Gradients are made before
 /// the clock starts; what was pulled is copied out while it runs. A sample is the slowest worker's
@@ -15,7 +15,7 @@
 #include "tutti/ps/spec/staleness.h"
 #include "tutti/sync/served_options.h"
 
-namespace tutti::cli {
+namespace tutti::bench {
 
 struct PsBench {
   std::string engine = "shm";  ///< or "tcp": no memory is shared
@@ -48,4 +48,4 @@ struct PsRow {
 /// Throws as ps::Client does.
 PsRow measure_ps(Group& side, const ServedPlace& place, const PsBench& bench);
 
-}  // namespace tutti::cli
+}  // namespace tutti::bench

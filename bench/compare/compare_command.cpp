@@ -1,0 +1,115 @@
+// tutti_bench compare and all-reduce: their flags.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/bench/all_reduce_flags.h"
+#include "tutti/cli/checks.h"
+
+#include "bench/compare/commands.h"
+#include "bench/compare/compare.h"
+
+namespace tutti::bench {
+using namespace cli;
+namespace {
+
+constexpr int64_t kMostSteps = 100'000'000;
+
+const std::vector<NeededBy<CompareFlags>>& needs_of_comparisons() {
+  constexpr std::string_view kOfSteps = "it is of steps, and --all-reduce compares collectives";
+  static const auto of_steps = [](const CompareFlags& flags) { return !flags.all_reduce; };
+  static const std::vector<NeededBy<CompareFlags>> rows = {
+      {"--data", of_steps, kOfSteps},
+      {"--models", of_steps, kOfSteps},
+      {"--steps", of_steps, kOfSteps},
+      {"--rounds", [](const CompareFlags& flags) { return !flags.quick; }, "--quick is one round"}};
+  return rows;
+}
+
+int beside_peers(const AllReduceFlags& flags) {
+  const AllReduceBench bench = bench_of(flags);
+  if (flags.engine != "shm" && flags.engine != "tcp")
+    throw UsageError(fmt::format("--engine {}: peers are measured beside shm and tcp, on one host",
+                                 flags.engine));
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  require_memory(flags, bench);
+  CollectiveComparison comparison{.engine = flags.engine,
+                                  .ranks = flags.num_ranks(),
+                                  .collective = bench.collective,
+                                  .bytes = bench.bytes,
+                                  .rounds = flags.rounds};
+  auto& words = comparison.more_words;
+  words = {"--order", flags.order, "--streams", std::to_string(flags.streams)};
+  if (flags.processes) words.emplace_back("--processes");
+  if (flags.no_pin) words.emplace_back("--no-pin");
+  if (!flags.table.empty()) words.insert(words.end(), {"--algorithm-table", flags.table});
+  CollectivePeers peers;
+  const std::string lines = compare_collective(comparison, peers);
+  if (!flags.json.empty()) write_file_atomically(flags.json, lines);
+  return 0;
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<CompareFlags>();
+  CLI::App* command =
+      app.add_subcommand("compare", "The same work in PyTorch, JAX and here, in turn");
+  command->add_option("--data", flags->data, "Folder of doodles")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--models", flags->models, "Of mlp, cnn, wide")
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
+      ->check(whole_number(1, 1000))
+      ->type_name("R")
+      ->capture_default_str();
+  command->add_option("--steps", flags->steps, "Timed steps (default: what takes 1.5 s)")
+      ->check(whole_number(1, kMostSteps))
+      ->type_name("K");
+  command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
+  command->add_flag("--all-reduce", flags->all_reduce,
+                    "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
+                    "instead of steps");
+  command->add_option("--json", flags->json, "File for the figures, a JSON object a line")
+      ->check(some_name())
+      ->type_name("FILE");
+  command->footer(
+      "Peers are installed by tools/setup --bench; without PyTorch nothing is compared, the others "
+      "are left out by name.\n\n"
+      "Examples:\n"
+      "  tutti_bench compare\n"
+      "  tutti_bench compare --models mlp --rounds 9 --json compare.json\n"
+      "  tutti_bench compare --all-reduce");
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_comparisons());
+    exit_code = compare(*flags);
+  });
+}
+
+void add_all_reduce(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<AllReduceFlags>();
+  CLI::App* command = app.add_subcommand(
+      "all-reduce", "A collective of shm or tcp beside Open MPI, Gloo, DeepSpeed and oneCCL");
+  add_all_reduce_flags(*command, *flags);
+  command->footer(
+      "Each round measures here and every peer in turn; the rows are medians of the rounds' "
+      "ratios.\n\n"
+      "Examples:\n"
+      "  tutti_bench all-reduce --engine tcp --ranks 2\n"
+      "  tutti_bench all-reduce --ranks 4 --collective all_gather --bytes 64K,1M --json "
+      "gather.json");
+  command->callback([flags, &exit_code] { exit_code = beside_peers(*flags); });
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,16 @@
+/// tutti_bench, as a program and as commands in this process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/jobs/command_line/bench.h"
+
+namespace tutti::test {
+
+inline CommandResult tutti_bench(Words words) {
+  words.insert(words.begin(), TUTTI_BENCH_PROGRAM);
+  return run_command(words, {}, Millis{280'000});
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,70 @@
+// What tutti_bench refuses before it works, and its help, in this process.
+#include <gmock/gmock.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
+
+#include "bench/compare/commands.h"
+#include "tests/support/message_of.h"
+
+namespace tutti::bench {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+void run(const Words& words) {
+  CLI::App app("", "tutti_bench");
+  int exit_code = 0;
+  add_compare(app, exit_code);
+  add_all_reduce(app, exit_code);
+  add_servers(app, exit_code);
+  std::vector<const char*> argv = {"tutti_bench"};
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  cli::parse(app, static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(BenchCommands, RefuseBadInput) {
+  const struct {
+    Words words;
+    const char* answer;
+  } cases[] = {
+      {{"servers", "--engine", "tpc"}, "did you mean \"tcp\"?"},
+      {{"servers", "--servers", "0"}, "--servers"},
+      {{"servers", "--workers", "0"}, "--workers"},
+      {{"servers", "--bytes", "0"}, "above 0"},
+      {{"servers", "--bytes", "6"}, "--bytes: 6"},
+      {{"servers", "--staleness", "0,-1"}, "--staleness"},
+      {{"servers", "--rounds", "0"}, "--rounds"},
+      {{"servers", "--rows", "0"}, "--rows"},
+      {{"servers", "--rows", "8000"}, "--keys: 4096 of each of 2 workers"},
+      {{"servers", "--json", "/not/there/x"}, "/not/there/x"},
+      {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
+      {{"compare", "--rounds", "0"}, "--rounds"},
+      {{"compare", "--json", ""}, "--json"},
+      {{"compare", "--all-reduce", "--models", "mlp"}, "--models mlp: "},
+      {{"compare", "--quick", "--rounds", "5"}, "--rounds 5: "},
+      {{"servers", "--width", "64"}, "--width 64: "},
+      {{"servers", "--keys", "4096"}, "--keys 4096: "},
+      {{"servers", "--rows", "100000", "--bytes", "1M"}, "--bytes 1M: "},
+      {{"all-reduce", "--engine", "mpi"}, "beside shm and tcp"},
+      {{"all-reduce", "--order", "any"}, "shm adds in one order alone"},
+  };
+  for (const auto& c : cases)
+    EXPECT_THAT(test::message_of<UsageError>([&] { run(c.words); }), HasSubstr(c.answer))
+        << testing::PrintToString(c.words);
+}
+
+TEST(BenchCommands, ShowExamples) {
+  for (const char* name : {"compare", "all-reduce", "servers"}) {
+    testing::internal::CaptureStdout();
+    run({name, "--help"});
+    EXPECT_THAT(testing::internal::GetCapturedStdout(),
+                HasSubstr("  tutti_bench " + std::string(name)));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::bench
