@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/comm/compression/compression.h"
@@ -73,6 +75,18 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
       },
       "");
   return validator.name(std::move(words));
+}
+
+CLI::Validator renamed_word(std::string flag, std::string word, std::string now) {
+  return CLI::Validator(
+      [flag = std::move(flag), word = std::move(word), now = std::move(now)](std::string& text) {
+        if (text != word) return std::string();
+        say_to(stderr, "tutti: {0} {1} is {0} {2} now; {1} goes with the next release\n", flag,
+               word, now);
+        text = now;
+        return std::string();
+      },
+      "");
 }
 
 CLI::Validator compression_word() {

@@ -35,6 +35,10 @@ Millis millis_of(double seconds);
 CLI::Validator one_of(std::string what, std::vector<std::string> known,
                       std::vector<std::string> later = {});
 
+/// Takes `word` as `now`, which is its name since this release, and says so on stderr: for one
+/// release. Goes before other checks, by CLI::Option::transform().
+CLI::Validator renamed_word(std::string flag, std::string word, std::string now);
+
 /// What compression_from() reads: "none", "topk:0.01".
 CLI::Validator compression_word();
 

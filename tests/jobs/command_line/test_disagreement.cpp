@@ -186,7 +186,7 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--grace", {}, {"--grace", "3"}, kEqual},
       // ---- reduction ----
       {"--reduction", {}, {"--reduction", "all_reduce"}},
-      {"--sum-order", {}, {"--sum-order", "shape"}, kEither},
+      {"--sum-order", {}, {"--sum-order", "fixed"}, kEither},
       {"--engine", {}, {"--engine", "hier"}, "--engine hier"},
       {"--compression", {}, {"--compression", "bf16"}},
       beside({"--compression", "bf16"}, {"--compression-start", {}, {"--compression-start", "1"}}),

@@ -124,8 +124,8 @@ TEST(Run, AJobThatFailedIsStartedAgainAsAWhole) {
 
 // Worker 1 counts its lives in a file, and fails until it has had as many as it needs.
 CommandResult lives(const TempFolder& folder, int restarts, int needed) {
-  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts), "--on-failure",
-                        "continue", "sh", "-c",
+  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts),
+                        "--on-lost-worker", "continue", "sh", "-c",
                         "test $TUTTI_WORKER = 0 && exit 0; echo x >> \"$0\"; "
                         "echo life $(wc -l < \"$0\"); test $(wc -l < \"$0\") -ge $1",
                         folder / "lives", std::to_string(needed)});
@@ -154,7 +154,7 @@ TEST(Run, AWorkerThatFailsTooOftenIsTheFailure) {
 TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
   const TempFolder folder;
   const auto result =
-      tutti_command({"run", "--restarts", "1", "--on-failure", "continue", "sh", "-c",
+      tutti_command({"run", "--restarts", "1", "--on-lost-worker", "continue", "sh", "-c",
                      "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
                      "sleep 60 & echo $! > \"$0\"; exit 3",
                      folder / "child"});

@@ -149,9 +149,9 @@ TEST(Coordinator, BadUseIsAnsweredBeforeWorkStarts) {
   EXPECT_EQ(without.exit_code, 2);
   EXPECT_THAT(without.err, HasSubstr("--coordinator without --servers"));
   const auto both =
-      run_to_end(coordinated({"--on-failure", "continue", COORDINATOR_PROGRAM, "squares"}));
+      run_to_end(coordinated({"--on-lost-worker", "continue", COORDINATOR_PROGRAM, "squares"}));
   EXPECT_EQ(both.exit_code, 2);
-  EXPECT_THAT(both.err, HasSubstr("--on-failure"));
+  EXPECT_THAT(both.err, HasSubstr("--on-lost-worker"));
 }
 
 }  // namespace

@@ -177,7 +177,8 @@ TEST_F(ServedHosts, ANodeIsLostWithItsServerAndWorker) {
   const Words train = train_served({"--epochs", "6", "--staleness", "inf", "--json", file});
   std::deque<Job> jobs;
   for (int i = 0; i < 3; ++i)
-    jobs.emplace_back(node(i, {"--servers", "1", "--on-failure", "continue"}, train, 3), token_);
+    jobs.emplace_back(node(i, {"--servers", "1", "--on-lost-worker", "continue"}, train, 3),
+                      token_);
   jobs[0].wait_for("epoch 1/");
   until_some_moment(31);
   jobs[2].send_launcher(SIGKILL);

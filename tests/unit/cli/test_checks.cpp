@@ -68,6 +68,20 @@ TEST(Checks, WordsOfLaterVersionsAreToldApart) {
 }
 
 // Programs are compiled to them, and run.
+TEST(Checks, AWordThatWasRenamedIsTakenAndToldOf) {
+  CLI::App app;
+  std::string order;
+  app.add_option("--order", order)
+      ->transform(renamed_word("--order", "shape", "fixed"))
+      ->check(one_of("order", {"any", "fixed"}));
+  const char* const words[] = {"tutti", "--order", "shape"};
+  testing::internal::CaptureStderr();
+  parse(app, 3, words);
+  EXPECT_EQ(order, "fixed");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "tutti: --order shape is --order fixed now; shape goes with the next release\n");
+}
+
 TEST(Checks, ListsOfSizesAndNumbers) {
   EXPECT_THAT(parse_sizes("--bytes", "8,1K,64M,0,1G"),
               ElementsAre(8, 1024, 64 << 20, 0, int64_t{1} << 30));

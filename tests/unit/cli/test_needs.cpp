@@ -81,6 +81,15 @@ TEST(CommandNeeds, AFlagThatDoesNothingIsRefusedWithTheValueThatItHasAnyway) {
         << testing::PrintToString(words);
 }
 
+TEST(CommandNeeds, AFlagThatWasRenamedIsTakenAndToldOf) {
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(refusal({"run", "--restarts", "1", "--servers", "1", "--on-failure", "end", "true"}),
+              HasSubstr("--on-lost-worker end with servers"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("is --on-lost-worker now"));
+  EXPECT_THAT(refusal({"run", "--on-failure", "contniue", "true"}),
+              HasSubstr("did you mean \"continue\"?"));
+}
+
 TEST(CommandNeeds, FlagsOfUseAreTaken) {
   testing::internal::CaptureStdout();
   run({"plan", "table", "mlp", "--link", "1Gbit,1us", "--hosts", "8", "--gflops", "1000"});

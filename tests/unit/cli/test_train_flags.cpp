@@ -426,7 +426,7 @@ TEST(TrainFlags, OneThatDoesNothingIsRefusedWithTheValueThatItHasAnyway) {
 // Those of the strategy's own table (test_needs.cpp), typed here.
 TEST(TrainFlags, OneThatTheStrategyHasNoUseForIsRefused) {
   const Names cases[] = {
-      {"--engine", "nccl"},         {"--sum-order", "shape"},  {"--deterministic"},
+      {"--engine", "nccl"},         {"--sum-order", "fixed"},  {"--deterministic"},
       {"--memory-limit", "8"},      {"--step-graph"},          {"--staleness", "0"},
       {"--placement", "greedy"},    {"--host-sums", "on"},     {"--drop-slowest", "0"},
       {"--compression-start", "3"}, {"--algorithm-table", "t"}};

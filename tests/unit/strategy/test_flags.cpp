@@ -65,8 +65,11 @@ TEST(StrategyFlags, SayWhereReplicasCompute) {
 TEST(StrategyFlags, SayInWhichOrderNcclAdds) {
   EXPECT_EQ(take({}).options.sum_order, Order::any);
   EXPECT_EQ(take({"--sum-order", "any"}).options.sum_order, Order::any);
-  EXPECT_EQ(take({"--sum-order=shape"}).options.sum_order, Order::fixed);
-  EXPECT_THAT(why_not({"--sum-order", "ring"}), HasSubstr("expected any or shape"));
+  EXPECT_EQ(take({"--sum-order=fixed"}).options.sum_order, Order::fixed);
+  EXPECT_THAT(why_not({"--sum-order", "ring"}), HasSubstr("expected any or fixed"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(take({"--sum-order", "shape"}).options.sum_order, Order::fixed);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("--sum-order fixed now"));
 }
 
 TEST(StrategyFlags, SayWhatAddsBetweenHosts) {

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/idle.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -31,7 +32,7 @@ struct RunFlags {
   int node_rank = 0;
   std::string rendezvous;
   std::string job;
-  std::string on_failure;  // "": end, unless failed workers are started again alone
+  std::string on_lost_worker;  // "": end, unless failed workers are started again alone
   int restarts = 0;
   std::optional<double> grace_seconds;  // unset: 2, or what workers ask for
   int servers = 0;
@@ -71,14 +72,14 @@ bool has_servers(const RunFlags& flags) { return flags.servers + flags.elsewhere
 
 // Or as a whole, with all others.
 bool restarts_workers_alone(const RunFlags& flags) {
-  return flags.restarts > 0 && (has_servers(flags) || flags.on_failure == "continue");
+  return flags.restarts > 0 && (has_servers(flags) || flags.on_lost_worker == "continue");
 }
 
 void check_restarts(const RunFlags& flags) {
   if (flags.restarts == 0) return;
-  if (has_servers(flags) && flags.on_failure == "end")
+  if (has_servers(flags) && flags.on_lost_worker == "end")
     throw UsageError(fmt::format(
-        "--restarts {} and --on-failure end with servers: while a worker of theirs is started "
+        "--restarts {} and --on-lost-worker end with servers: while a worker of theirs is started "
         "again the rest go on; leave one of the two out",
         flags.restarts));
 }
@@ -117,7 +118,8 @@ int exit_code_of(const RunFlags& flags, const LaunchResult& result) {
 std::string words_for_all_nodes(const RunFlags& flags) {
   std::string words;
   if (flags.restarts > 0) words += fmt::format("--restarts {} ", flags.restarts);
-  if (!flags.on_failure.empty()) words += fmt::format("--on-failure {} ", flags.on_failure);
+  if (!flags.on_lost_worker.empty())
+    words += fmt::format("--on-lost-worker {} ", flags.on_lost_worker);
   return words;
 }
 
@@ -169,7 +171,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
       .command = words,
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,
-      .end_on_failure = flags.on_failure != "continue" && !alone && !flags.coordinator,
+      .end_on_failure = flags.on_lost_worker != "continue" && !alone && !flags.coordinator,
       .restarts = alone ? flags.restarts : 0,
       .first_leads = flags.coordinator};
   if (flags.coordinator) options.environment = {std::string(detail::kCoordinatorVariable) + "=1"};
@@ -237,17 +239,31 @@ void add_run(CLI::App& app, int& exit_code) {
                    "the token)")
       ->type_name("NAME");
   command
-      ->add_option("--on-failure", flags->on_failure,
+      ->add_option("--on-lost-worker", flags->on_lost_worker,
                    "What the rest do when a worker fails: end (the default, but with servers and "
                    "--restarts) or continue")
-      ->check(one_of("answer to --on-failure", {"end", "continue"}))
+      ->check(one_of("answer to --on-lost-worker", {"end", "continue"}))
       ->type_name("end|continue")
       ->excludes(coordinator);
+  command
+      ->add_option_function<std::string>(
+          "--on-failure",
+          [flags](const std::string& answer) {
+            say_to(stderr,
+                   "tutti run: --on-failure is --on-lost-worker now, and goes with the next "
+                   "release\n");
+            flags->on_lost_worker = answer;
+          },
+          "The name of --on-lost-worker until the next release")
+      ->check(one_of("answer to --on-failure", {"end", "continue"}))
+      ->type_name("end|continue")
+      ->excludes(coordinator)
+      ->excludes("--on-lost-worker");
   command
       ->add_option("--restarts", flags->restarts,
                    "A job of which a worker failed is started again as a whole, so often, and goes "
                    "on from its newest checkpoint; a step that fails twice ends it. With servers, "
-                   "or --on-failure continue: that worker alone, while the rest go on")
+                   "or --on-lost-worker continue: that worker alone, while the rest go on")
       ->check(whole_number(0, 1'000'000))
       ->type_name("K");
   command

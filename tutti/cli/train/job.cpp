@@ -124,9 +124,10 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--sum-order", flags.sum_order,
-                 "multi_worker on GPUs: any, as NCCL adds, while backward goes on; shape, with the "
-                 "bits of one process, after it")
-      ->check(one_of("order of summation", {"any", "shape"}))
+                 "multi_worker on GPUs: any, as NCCL adds, while backward goes on; fixed (shape, "
+                 "until the next release), with the bits of one process, after it")
+      ->transform(renamed_word("--sum-order", "shape", "fixed"))
+      ->check(one_of("order of summation", {"any", "fixed"}))
       ->type_name("ORDER")
       ->capture_default_str();
   app.add_option("--engine", flags.engine,

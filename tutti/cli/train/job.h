@@ -33,7 +33,7 @@ struct JobFlags {
   std::string shard;                     ///< "state", "gradients", "parameters"
   std::optional<int64_t> tensor_blocks;  ///< that a layer is cut into
   std::string shares;                    ///< "2,1", "by-speed", "file:PATH"; "": equal
-  std::string sum_order = "any";         ///< or shape
+  std::string sum_order = "any";         ///< or fixed
   std::string engine = "nccl";           ///< or hier
   DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica

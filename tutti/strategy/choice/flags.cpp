@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/strategy/choice/options.h"
@@ -37,8 +38,10 @@ std::string engine_of(std::string_view flag, std::string_view text) {
 }
 
 Order order_of(std::string_view flag, std::string_view text) {
-  if (text != "any" && text != "shape")
-    throw UsageError(fmt::format("{} {}: expected any or shape", flag, text));
+  if (text == "shape")
+    log(LogLevel::warning, "{0} shape is {0} fixed now; shape goes with the next release", flag);
+  else if (text != "any" && text != "fixed")
+    throw UsageError(fmt::format("{} {}: expected any or fixed", flag, text));
   return text == "any" ? Order::any : Order::fixed;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 std::string words_of(const DeviceGroupsChoice& choice) {
   return fmt::format("--engine {} --sum-order {}", choice.engine,
-                     choice.order == Order::any ? "any" : "shape");
+                     choice.order == Order::any ? "any" : "fixed");
 }
 
 RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {

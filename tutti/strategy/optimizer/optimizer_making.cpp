@@ -79,7 +79,7 @@ void log_sums(const World& world, Order order) {
   const bool hier = world.device_groups[0].engine().name() == "hier";
   log(LogLevel::info, "optimizer: {} adds gradients over {} processes, {}",
       hier ? "NCCL inside each host, and another engine between them," : "NCCL", world.processes(),
-      order == Order::any ? "in its own order (--sum-order shape: with the bits of one process)"
+      order == Order::any ? "in its own order (--sum-order fixed: with the bits of one process)"
                           : "by pieces, each in the reduction shape");
 }
 
