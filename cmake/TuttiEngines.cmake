@@ -24,6 +24,28 @@ if(TUTTI_WITH_PARQUET)
   tutti_find_parquet()
 endif()
 
+# What the core does without (docs/design/floors.md).
+option(TUTTI_WITH_EXTRAS "Build tutti/extras" ON)
+if(TUTTI_BUILD_TESTS AND NOT TUTTI_WITH_EXTRAS)
+  message(FATAL_ERROR "The tests are of the extras too: TUTTI_WITH_EXTRAS=OFF goes with TUTTI_BUILD_TESTS=OFF.")
+endif()
+
+# tutti_extra(MODULE NAME [INSTEAD] [NEEDS FOUND]): adds tutti/extras/NAME to a module; where it is left
+# out, or what it needs is not here, the stand-in INSTEAD, a file of the module.
+function(tutti_extra module name)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "NEEDS" "")
+  if(NOT DEFINED arg_NEEDS)
+    set(arg_NEEDS ON)
+  endif()
+  if(TUTTI_WITH_EXTRAS AND arg_NEEDS)
+    file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/extras/${name}/*.cpp")
+  else()
+    set(sources ${arg_UNPARSED_ARGUMENTS})
+    list(TRANSFORM sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/${module}/")
+  endif()
+  target_sources(tutti_${module} PRIVATE ${sources})
+endfunction()
+
 # tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module; NAME may be
 # ROOM/NAME.
 function(tutti_engine module place found)

@@ -16,12 +16,12 @@
 #include "tutti/data/npy.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/data/sources/detail/example.h"
-#include "tutti/data/sources/detail/mds_format.h"
 #include "tutti/data/sources/detail/record_index.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/tar.h"
 #include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/tfrecord.h"
+#include "tutti/extras/mds/detail/mds_format.h"
 
 namespace tutti::test {
 namespace {

@@ -63,6 +63,17 @@ ROOMS = {
     ],
     "cli": [".", "run", "data", "train", "bench", "plan"],
 }
+# What the core does without, in tutti/extras, lowest first -> the module of which it is a part, whose
+# includes it may have. Nothing outside includes it: what is called is declared in that module, and a
+# stand-in there, absent/NAME_absent.cpp, is compiled in its place (TUTTI_WITH_EXTRAS=OFF).
+EXTRAS = {
+    "nccl_hier": "comm",
+    "coders": "comm",
+    "mds": "data",
+    "replay": "plan",
+    "plan_commands": "cli",
+}
+ROOMS["extras"] = list(EXTRAS)
 FIRST_TORCH_FLOOR = 3
 # A file that sees torch costs about 8 s of compiling on one core, precompiled header included, or 1 to
 # 2 s where it is compiled in one piece with its module, and a clean build may take 8 minutes on two
@@ -96,6 +107,12 @@ def may_include(user, used):
 def module_of(path):
     match = re.match(r"tutti/([^/]+)/", path)
     return match.group(1) if match else None
+
+
+def owner_of(path):
+    """The module of which a file is a part: of an extra's, that of EXTRAS; None: of none."""
+    module = module_of(path)
+    return EXTRAS.get(room_name(path)) if module == "extras" else module
 
 
 def room_name(path):
@@ -139,6 +156,10 @@ def check_ladder(tree):
         module = module_of(path)
         if module is None:  # groups of headers for users: tutti/train.h and its like
             continue
+        is_extra = module == "extras"
+        module = owner_of(path)
+        if is_extra and module is None:  # check_rooms says so
+            continue
         if module not in PLACE:
             found.append(
                 finding(
@@ -162,6 +183,10 @@ def check_ladder(tree):
                     finding(
                         "floors", path, line, "the library does not include its groups of headers for users"
                     )
+                )
+            elif used == "extras" and not is_extra:
+                found.append(
+                    finding("extras", path, line, "the core does without extras: no include of them")
                 )
             elif used and used in PLACE and not may_include(module, used):
                 found.append(
@@ -222,6 +247,36 @@ def check_whole_torch(tree):
     ]
 
 
+# At the begin of a line, so of a namespace; a method's definition has its class before it.
+HIDDEN = re.compile(r"^namespace \{.*?^\}  // namespace$", re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(r"^[\w\[][\w:<>&*,\[\] ]*?[ &*](\w+)\(", re.MULTILINE)
+
+
+def defined_in(tree, paths):
+    """Functions of namespaces, without methods and what is the file's own."""
+    texts = (HIDDEN.sub("", tree.text(path)) for path in paths)
+    return {name for text in texts for name in FUNCTION.findall(text)}
+
+
+def check_stand_ins(tree):
+    """The stand-in of an extra defines what the core's headers declare and the extra defines."""
+    found = []
+    declared = {
+        name
+        for path in tree.matching(r"tutti/(?!extras/).*\.h")
+        for name in FUNCTION.findall(tree.text(path))
+    }
+    for extra in EXTRAS:
+        absent = list(tree.matching(rf"tutti/.*/absent/{extra}_absent\.cpp"))
+        called = defined_in(tree, tree.matching(rf"tutti/extras/{extra}/.*\.cpp")) & declared
+        instead = defined_in(tree, absent)
+        for name in sorted(called ^ instead):
+            where = f"tutti/extras/{extra}" if name in called else absent[0]
+            words = f"{name}() is defined in one of extras/{extra} and its stand-in, not in both"
+            found.append(finding("stand-in", where, 1, words))
+    return found
+
+
 ONLY_DETAIL = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
 
 
@@ -245,6 +300,7 @@ def check(tree):
     return (
         check_ladder(tree)
         + check_rooms(tree)
+        + check_stand_ins(tree)
         + check_private(tree)
         + check_whole_torch(tree)
         + check_torch_count(tree)

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/compression/coders.h"
 #include "tutti/comm/compression/compression.h"
+#include "tutti/extras/coders/detail/orthonormalise.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/comm/compression_support.h"

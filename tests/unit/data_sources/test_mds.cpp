@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/data/sources/detail/mds_format.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/mds.h"
+#include "tutti/extras/mds/detail/mds_format.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/data_sources/record_samples.h"

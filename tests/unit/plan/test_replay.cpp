@@ -7,7 +7,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
-#include "tutti/plan/replay.h"
+#include "tutti/extras/replay/replay.h"
 
 #include "tests/support/message_of.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/plan/run_record.h"
+#include "tutti/extras/replay/run_record.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

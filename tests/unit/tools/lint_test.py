@@ -86,6 +86,27 @@ class FloorsTest(LintTest):
             with self.subTest(path):
                 self.assertEqual(self.rules(floors.check(self.tree(**{path: text}))), ["rooms"])
 
+    def test_the_core_does_without_extras(self):
+        up = '#include "tutti/extras/mds/mds.h"\n'
+        self.assertEqual(self.rules(floors.check(self.tree(tutti__data__a_h=up))), ["extras"])
+        below = '#include "tutti/net/link.h"\n'
+        self.assertEqual(floors.check(self.tree(tutti__extras__mds__a_h=below)), [])
+        above = '#include "tutti/train/fit/fit.h"\n'
+        for folder, rule, text in (("mds", "floors", above), ("misc", "rooms", "\n")):
+            tree = self.tree(**{f"tutti__extras__{folder}__a_h": text})
+            self.assertEqual(self.rules(floors.check(tree)), [rule])
+
+    def test_a_stand_in_defines_what_its_extra_does(self):
+        parts = {
+            "tutti__data__sources__a_h": "int read_it();\nint write_it();\n",
+            "tutti__extras__mds__a_cpp": "int read_it() {\n}\nint own() {\n}\n",
+            "tutti__data__sources__absent__mds_absent_cpp": "int read_it() {\n}\n",
+        }
+        self.assertEqual(floors.check(self.tree(**parts)), [])
+        for path in ("tutti__extras__mds__a_cpp", "tutti__data__sources__absent__mds_absent_cpp"):
+            more = parts | {path: parts[path] + "int write_it() {\n}\n"}
+            self.assertEqual(self.rules(floors.check(self.tree(**more))), ["stand-in"])
+
     def test_what_is_not_for_users_stands_in_detail(self):
         own = "namespace tutti::detail {\n}\n"
         user = "namespace tutti {\nnamespace detail {\n}\n}\n"

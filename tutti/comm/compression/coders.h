@@ -19,10 +19,6 @@ void select_largest(const float* values, int64_t n, std::span<uint32_t> indices)
 /// Elements that top_k sends of a tensor: ratio of all, rounded up.
 int64_t top_k_count(const Compression& compression, int64_t num_elements);
 
-/// Makes the rows of `matrix` (`count` rows of `length`) orthonormal, in order. A row that adds
-/// nothing to those before it becomes zeros. A row that is not finite becomes NaN.
-void orthonormalise(float* matrix, int64_t count, int64_t length);
-
 /// What all coders of a bucket are made from.
 struct CoderParts {
   Compression compression;
@@ -36,6 +32,9 @@ struct CoderParts {
 
 std::unique_ptr<BucketCoder> make_narrow_coder(CoderParts parts);
 std::unique_ptr<BucketCoder> make_top_k_coder(CoderParts parts);
+
+/// Whether this build has the two below, which are tutti/extras/coders.
+bool extra_coders_available() noexcept;
 std::unique_ptr<BucketCoder> make_one_bit_coder(CoderParts parts);
 std::unique_ptr<BucketCoder> make_power_sgd_coder(CoderParts parts);
 

@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
-#include "tutti/comm/compression/coder.h"
+#include "tutti/comm/compression/coders.h"
 
 namespace tutti {
 namespace {
@@ -65,6 +65,11 @@ void check_compression(const Compression& compression) {
     if (!right)
       throw UsageError(fmt::format("compression: {} = {}; expected {}", field, value, expected));
   };
+  const bool extra = compression.kind == Kind::one_bit || compression.kind == Kind::power_sgd;
+  if (extra && !detail::extra_coders_available())
+    throw UsageError(fmt::format(
+        "compression {} is not in this build (TUTTI_WITH_EXTRAS=OFF); bf16, fp16 and topk are",
+        kWords[static_cast<size_t>(compression.kind)]));
   if (compression.kind == Kind::top_k)
     require(compression.ratio > 0 && compression.ratio <= 1, "ratio", compression.ratio,
             "0 < ratio <= 1");

@@ -1,6 +1,6 @@
 // Compiled instead of the engine where CMake finds no CUDA toolkit or no NCCL.
 #include "tutti/base/error.h"
-#include "tutti/comm/nccl/nccl_hier.h"
+#include "tutti/comm/nccl/nccl.h"
 
 namespace tutti {
 
@@ -21,10 +21,6 @@ namespace {
 NcclFacts nccl_facts(int /*device*/) { refuse(); }
 
 std::shared_ptr<Engine> make_nccl(MeetingPlace& /*place*/, const NcclOptions& /*options*/) {
-  refuse();
-}
-
-std::shared_ptr<Engine> make_nccl_hier(NcclHierParts /*parts*/, const NcclOptions& /*options*/) {
   refuse();
 }
 

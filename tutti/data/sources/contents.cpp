@@ -18,7 +18,6 @@
 #include "tutti/data/sources/detail/example.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/in_parallel.h"
-#include "tutti/data/sources/detail/mds_format.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/tar_members.h"
 #include "tutti/data/sources/recognise.h"
@@ -219,11 +218,10 @@ class MdsRows final : public Rows {
  public:
   MdsRows(const fs::path& folder, const FilesHandle& files)
       : records_(detail::mds_source(folder, {.files = files})) {
-    const Array index = files->read(folder / "index.json");
-    for (const auto& column : detail::parse_mds_index(std::string(text_of(index))).columns)
-      meant_.push_back(column.encoding == "jpeg" || column.encoding == "png" ? Meant::photo
-                       : column.encoding == "json"                           ? Meant::json
-                                                                             : Meant::anything);
+    for (const std::string& encoding : detail::mds_encodings(folder, *files))
+      meant_.push_back(encoding == "jpeg" || encoding == "png" ? Meant::photo
+                       : encoding == "json"                    ? Meant::json
+                                                               : Meant::anything);
   }
 
   int64_t num_rows() const override { return records_->num_rows(); }

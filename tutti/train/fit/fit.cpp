@@ -118,7 +118,7 @@ void Fit::take_pace() {
   if (events_wanted()) say_who_trains();
 }
 
-// What a trace must know of a training, so that its steps can be replayed (plan/run_record.h).
+// What a trace must know of a training, so that its steps can be replayed (extras/replay).
 void Fit::say_who_trains() const {
   const World& world = model_.strategy.world();
   const StrategyOptions& options = model_.strategy.options();

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/data/source.h"
 #include "tutti/data/sources/mds.h"
@@ -23,6 +25,8 @@ std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOption
 std::shared_ptr<const Source> webdataset_source(const Paths& paths,
                                                 const WebdatasetOptions& options);
 std::shared_ptr<const Source> mds_source(const std::filesystem::path& folder, MdsOptions options);
+/// Of its columns, as index.json writes them.
+std::vector<std::string> mds_encodings(const std::filesystem::path& folder, const Files& files);
 std::shared_ptr<const Source> parquet_source(const Paths& paths, ParquetOptions options);
 
 }  // namespace tutti::data::detail

@@ -1,4 +1,4 @@
-#include "tutti/plan/run_record.h"
+#include "tutti/extras/replay/run_record.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -17,6 +17,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/random.h"
 #include "tutti/comm/compression/coders.h"
+#include "tutti/extras/coders/detail/orthonormalise.h"
 
 namespace tutti::detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/data/sources/detail/mds_format.h"
+#include "tutti/extras/mds/detail/mds_format.h"
 
 #include <algorithm>
 #include <charconv>

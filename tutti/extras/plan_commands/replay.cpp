@@ -1,5 +1,5 @@
 // tutti plan replay: what a run would have cost without some of its ranks, from its traces.
-#include "tutti/plan/replay.h"
+#include "tutti/extras/replay/replay.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +16,7 @@
 #include "tutti/base/file.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
-#include "tutti/plan/run_record.h"
+#include "tutti/extras/replay/run_record.h"
 
 namespace tutti::cli {
 namespace {

@@ -21,9 +21,9 @@
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/in_parallel.h"
 #include "tutti/data/sources/detail/keyed_cache.h"
-#include "tutti/data/sources/detail/mds_format.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/shard_writer.h"
+#include "tutti/extras/mds/detail/mds_format.h"
 
 namespace tutti::data {
 namespace {
@@ -438,6 +438,13 @@ namespace detail {
 
 std::shared_ptr<const Source> mds_source(const fs::path& folder, MdsOptions options) {
   return std::make_shared<MdsSource>(folder, options);
+}
+
+std::vector<std::string> mds_encodings(const fs::path& folder, const Files& files) {
+  std::vector<std::string> encodings;
+  for (const MdsColumn& column : read_mds_index(folder, files).columns)
+    encodings.push_back(column.encoding);
+  return encodings;
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-#include "tutti/plan/replay.h"
+#include "tutti/extras/replay/replay.h"
 
 #include <fmt/format.h>
 

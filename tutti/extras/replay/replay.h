@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/plan/run_record.h"
+#include "tutti/extras/replay/run_record.h"
 
 namespace tutti::plan {
 

@@ -7,7 +7,7 @@
 // host: chunk c + 1 is added up before chunk c is shared out, since c crosses meanwhile, and an
 // operation begins once the last chunk of the one before is queued. So two pinned buffers are
 // enough, and nothing waits for them: the copy into one is behind the copy out of it.
-#include "tutti/comm/nccl/nccl_hier_engine.h"
+#include "tutti/extras/nccl_hier/detail/nccl_hier_engine.h"
 
 #include <algorithm>
 #include <numeric>
