@@ -14,6 +14,7 @@ import database  # noqa: E402
 import documents  # noqa: E402
 import environment  # noqa: E402
 import floors  # noqa: E402
+import words  # noqa: E402
 from common import AllowList, Tree, blank, finding  # noqa: E402
 
 
@@ -126,6 +127,16 @@ class FloorsTest(LintTest):
             tutti__sync__d_cpp="#include <vector>\n",
         )
         self.assertEqual(floors.torch_sources(tree), ["tutti/sync/c.cpp"])
+
+
+class WordsTest(LintTest):
+    def test_a_word_stands_with_its_owners(self):
+        lane = "struct Lane {\n};\n"
+        self.assertEqual(words.check(self.tree(tutti__sync__a_h=lane)), [])
+        self.assertEqual(words.check(self.tree(tutti__train__a_h=lane.replace("Lane", "CoreLane"))), [])
+        for path, text in (("tutti__train__a_h", lane), ("tutti__train__fit__plan_h", "\n")):
+            with self.subTest(path):
+                self.assertEqual(self.rules(words.check(self.tree(**{path: text}))), ["word"])
 
 
 class BudgetsTest(LintTest):
