@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "tutti/base/json.h"
 
 namespace tutti {
 

@@ -8,8 +8,7 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/base/printable.h"
 
 namespace tutti::cli {
@@ -23,7 +22,7 @@ void print_line(fmt::format_string<Args...> format, Args&&... args) {
 
 /// `json` as text: bytes of names that are no UTF-8 become U+FFFD, one each.
 inline std::string json_text(const nlohmann::ordered_json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return dump_json_lossy(json, indent);
 }
 
 }  // namespace tutti::cli

@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -74,12 +72,13 @@ std::string make_beginning(std::string_view what, const std::vector<const NamedA
   // Keys in the order in which the format's own writer puts them: equal content, equal bytes.
   std::string header;
   try {
-    if (!metadata.empty()) header += fmt::format(",\"{}\":{}", kMetadataKey, Json(metadata).dump());
+    if (!metadata.empty())
+      header += fmt::format(",\"{}\":{}", kMetadataKey, dump_json(Json(metadata)));
     int64_t offset = 0;
     for (const NamedArray* entry : sorted) {
       const int64_t end = offset + entry->array.num_bytes();
       header += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                            Json(entry->name).dump(), safetensors_name(entry->array.dtype()),
+                            dump_json(Json(entry->name)), safetensors_name(entry->array.dtype()),
                             fmt::join(entry->array.shape(), ","), offset, end);
       offset = end;
     }
@@ -180,7 +179,7 @@ class Reader {
     if (!value.is_array()) fail("\"{}\": {} is {}, expected a list", name, key, value.type_name());
     for (const Json& number : value) {
       if (!number.is_number_unsigned() || number.get<uint64_t>() > INT64_MAX)
-        fail("\"{}\": {} is {}, expected whole numbers >= 0", name, key, value.dump());
+        fail("\"{}\": {} is {}, expected whole numbers >= 0", name, key, dump_json(value));
       numbers.push_back(number.get<int64_t>());
     }
     return numbers;
@@ -209,7 +208,7 @@ class Reader {
       if (value == kind.name) return kind.dtype;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", kind.name);
     }
-    fail("\"{}\": got dtype {}, expected one of {}", name, value.dump(), known);
+    fail("\"{}\": got dtype {}, expected one of {}", name, dump_json(value), known);
   }
 
   void require_size(const Entry& entry) const {

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -27,7 +25,7 @@ class SharesReader {
     if (!json.is_object() || json.value("format", ordered_json()) != kSharesFormat)
       throw wrong(fmt::format(
           "its field format is {}, expected \"{}\"",
-          json.is_object() && json.contains("format") ? json.at("format").dump() : "not there",
+          json.is_object() && json.contains("format") ? dump_json(json.at("format")) : "not there",
           kSharesFormat));
     if (const int64_t of = whole(json, "replicas"); of != replicas)
       throw wrong(
@@ -66,7 +64,8 @@ class SharesReader {
     const bool whole =
         got.is_number_unsigned() && got.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
     if (!whole)
-      throw wrong(fmt::format("{} is {}, expected a whole number, 0 or more", name, got.dump()));
+      throw wrong(
+          fmt::format("{} is {}, expected a whole number, 0 or more", name, dump_json(got)));
     return got.get<int64_t>();
   }
   int64_t whole(const ordered_json& of, const char* name) const {
@@ -74,7 +73,8 @@ class SharesReader {
   }
   const ordered_json& list(const ordered_json& of, const char* name) const {
     const ordered_json& got = field(of, name);
-    if (!got.is_array()) throw wrong(fmt::format("{} is {}, expected a list", name, got.dump()));
+    if (!got.is_array())
+      throw wrong(fmt::format("{} is {}, expected a list", name, dump_json(got)));
     return got;
   }
 
@@ -125,7 +125,7 @@ std::string ShareSchedule::to_json(int replicas) const {
       {"format", kSharesFormat}, {"replicas", replicas}, {"changes", ordered_json::array()}};
   for (const auto& [step, shares] : changes)
     json["changes"].push_back({{"step", step}, {"shares", shares}});
-  return json.dump(1) + "\n";
+  return dump_json(json, 1) + "\n";
 }
 
 ShareSchedule ShareSchedule::from_json(std::string_view text, int replicas,

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
@@ -30,13 +28,13 @@ struct Card {
 };
 
 std::string encode(const Listener& listener, int streams, int called) {
-  return nlohmann::json{{"number", listener.address().number()},
-                        {"port", listener.address().port()},
-                        {"identity", listener.identity()},
-                        {"process", process_words()},
-                        {"streams", streams},
-                        {"called", called}}
-      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return dump_json_lossy(nlohmann::json{{"number", listener.address().number()},
+                                        {"port", listener.address().port()},
+                                        {"identity", listener.identity()},
+                                        {"process", process_words()},
+                                        {"streams", streams},
+                                        {"called", called}},
+                         -1, true);
 }
 
 Card parse_card(const std::string& text, int rank) {

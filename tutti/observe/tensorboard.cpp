@@ -12,10 +12,10 @@
 #include <cmath>
 #include <system_error>
 
-#include <nlohmann/json.hpp>
 #include <protozero/pbf_writer.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/observe/detail/png.h"
@@ -45,7 +45,7 @@ std::string host_name() {
 // Readers refuse an event, and all that follow it, for one string that is no UTF-8.
 void check_utf8(std::string_view text, std::string_view what) {
   try {
-    static_cast<void>(nlohmann::json(text).dump());
+    static_cast<void>(dump_json(nlohmann::json(text)));
   } catch (const nlohmann::json::exception& error) {
     throw UsageError(fmt::format("TensorBoard: {} is no UTF-8 text: {}", what, error.what()));
   }

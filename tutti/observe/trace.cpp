@@ -7,11 +7,10 @@
 #include <cstdlib>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/detail/pause_meter.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 
 namespace tutti {
@@ -57,7 +56,7 @@ void Trace::keep(const Event& event) {
       entry.begin_us -= *us;
     }
   }
-  entry.arguments = arguments.dump();
+  entry.arguments = dump_json(arguments);
   const std::lock_guard lock(mutex_);
   if (entries_.size() == kMostEvents) {
     ++left_out_;
@@ -75,13 +74,13 @@ std::string Trace::json() const {
   std::string text = fmt::format(
       "{{\"displayTimeUnit\":\"ms\",\"leftOut\":{},\"traceEvents\":[\n"
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":{}}}}}",
-      left_out_, process_, ordered_json(name_).dump());
+      left_out_, process_, dump_json(ordered_json(name_)));
   for (const Entry* const entry : sorted) {
     const std::string length = entry->length_us < 0
                                    ? R"("ph":"i","s":"t")"
                                    : fmt::format(R"("ph":"X","dur":{:.3f})", entry->length_us);
     text += fmt::format(",\n{{\"name\":{},{},\"ts\":{:.3f},\"pid\":{},\"tid\":{},\"args\":{}}}",
-                        ordered_json(entry->name).dump(), length, entry->begin_us, process_,
+                        dump_json(ordered_json(entry->name)), length, entry->begin_us, process_,
                         entry->thread, entry->arguments);
   }
   return text + "\n]}\n";

@@ -8,8 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -90,7 +88,7 @@ class Fields {
 
  private:
   static void fail(const std::string& place, const Json& value, const char* expected) {
-    throw DataError(fmt::format("{} is {}; expected {}", place, value.dump(), expected));
+    throw DataError(fmt::format("{} is {}; expected {}", place, dump_json(value), expected));
   }
   static void read(const Json& value, const std::string& place, std::string& to) {
     if (!value.is_string()) fail(place, value, "a text");
@@ -261,7 +259,7 @@ Machine parse_machine(std::string_view json, std::string_view origin) {
     throw DataError(place + ": not a machine file: expected what `tutti plan measure` writes");
   if (whole["tutti_machine"] != kMachineVersion)
     throw DataError(fmt::format("{}: tutti_machine is {}; expected {}: measure again", place,
-                                whole["tutti_machine"].dump(), kMachineVersion));
+                                dump_json(whole["tutti_machine"]), kMachineVersion));
   Machine machine;
   Fields fields(whole, place);
   int version = 0;
@@ -292,7 +290,7 @@ std::string to_json(const Machine& machine) {
       whole[name] = field;
     }
   });
-  return whole.dump(1) + "\n";
+  return dump_json(whole, 1) + "\n";
 }
 
 Machine load_machine(const std::filesystem::path& path) {

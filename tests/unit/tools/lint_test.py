@@ -159,7 +159,7 @@ class BudgetsTest(LintTest):
         tree = self.tree(
             tutti__data__a_cpp=reads,
             tutti__data__b_cpp=other,
-            tutti__base__json_h=reads,
+            tutti__base__json_cpp=reads,
             tests__a_cpp=reads,
         )
         found = budgets.check_readers(tree)

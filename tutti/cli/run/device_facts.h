@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "tutti/base/json.h"
 
 namespace tutti::cli {
 

@@ -18,10 +18,10 @@
 #include <memory>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/json.h"
 #include "tutti/base/printable.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/commands.h"
@@ -259,7 +259,7 @@ void add_doctor(CLI::App& app, int& exit_code) {
     if (!command->get_subcommands().empty()) return;
     const Examination facts = examine();
     if (*as_json) {
-      std::printf("%s\n", json_of(facts).dump(2).c_str());
+      std::printf("%s\n", dump_json(json_of(facts), 2).c_str());
     } else {
       print(facts);
     }

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/printable.h"
 #include "tutti/base/standard_streams.h"
@@ -90,7 +90,7 @@ int list(const CheckpointFlags& flags) {
       all.push_back({{"path", path.string()}, {"damaged", error.what()}});
     }
   }
-  if (!flags.json.empty()) write_file_atomically(flags.json, all.dump(2) + "\n");
+  if (!flags.json.empty()) write_file_atomically(flags.json, dump_json(all, 2) + "\n");
   return 0;
 }
 

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/idle.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"

@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/cli/train/flags.h"
 #include "tutti/train/model/model.h"
 

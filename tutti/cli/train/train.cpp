@@ -16,10 +16,10 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/typed.h"

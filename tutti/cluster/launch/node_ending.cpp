@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -27,9 +25,9 @@ NodeEnding ending_of(const LaunchResult& result, int node) {
 }
 
 std::string encode(const NodeEnding& ending) {
-  return json{ending.node, ending.exit_code,   ending.signal,   ending.root_cause, ending.worker,
-              ending.own,  ending.error_class, ending.training, ending.step}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json_lossy(json{ending.node, ending.exit_code, ending.signal, ending.root_cause,
+                              ending.worker, ending.own, ending.error_class, ending.training,
+                              ending.step});
 }
 
 NodeEnding decode_ending(std::string_view text) {

@@ -4,8 +4,6 @@
 
 #include <array>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -35,7 +33,7 @@ std::string encode(const RendezvousMessage& message) {
   if (!message.text.empty()) object["text"] = message.text;
   if (!message.texts.empty()) object["texts"] = message.texts;
   // What a program's error says may be no UTF-8: such bytes are replaced.
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json_lossy(object);
 }
 
 RendezvousMessage decode_rendezvous(std::string_view text) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/detail/check.h"
 #include "tutti/base/json.h"
 
@@ -19,7 +17,7 @@ constexpr int64_t kMaxBytes = int64_t{256} << 20;
 std::string packed(const std::vector<std::string>& texts) {
   nlohmann::json lengths = nlohmann::json::array();
   for (const std::string& text : texts) lengths.push_back(text.size());
-  std::string all = lengths.dump() + "\n";
+  std::string all = dump_json(lengths) + "\n";
   for (const std::string& text : texts) all += text;
   return all;
 }
@@ -31,7 +29,7 @@ std::vector<std::string> unpacked(std::string_view all) {
   std::vector<std::string> texts;
   for (const nlohmann::json& length : lengths) {
     texts.emplace_back(rest.substr(0, length.get<size_t>()));
-    TUTTI_CHECK(texts.back().size() == length, "a text of {} bytes", length.dump());
+    TUTTI_CHECK(texts.back().size() == length, "a text of {} bytes", dump_json(length));
     rest.remove_prefix(texts.back().size());
   }
   return texts;

@@ -1,6 +1,4 @@
 // The flight record as JSON. Fields that are needed and missing, or of another kind, are named.
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/flight/flight_record.h"
@@ -86,7 +84,7 @@ class Node {
   }
 
  private:
-  std::string shown() const { return value_.dump().substr(0, 60); }
+  std::string shown() const { return dump_json(value_).substr(0, 60); }
 
   const json& value_;
   std::string way_;
@@ -160,7 +158,7 @@ std::string to_json(const FlightRecord& record) {
                                 {"failure", group.failure},
                                 {"operations", std::move(operations)}});
   }
-  return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return dump_json_lossy(object, 1) + "\n";
 }
 
 FlightRecord parse_flight_record(std::string_view text, const std::filesystem::path& path) {

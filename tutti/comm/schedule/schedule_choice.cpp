@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -58,14 +56,14 @@ template <class T>
 T number_at(const nlohmann::json& value, const std::string& key, const std::string& place) {
   if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
       value.get<int64_t>() > std::numeric_limits<T>::max())
-    throw DataError(
-        fmt::format("{}: {} is {}; expected a whole number, 0 or more", place, key, value.dump()));
+    throw DataError(fmt::format("{}: {} is {}; expected a whole number, 0 or more", place, key,
+                                dump_json(value)));
   return value.get<T>();
 }
 
 std::string text_at(const nlohmann::json& value, const std::string& key, const std::string& place) {
   if (!value.is_string())
-    throw DataError(fmt::format("{}: {} is {}; expected a name", place, key, value.dump()));
+    throw DataError(fmt::format("{}: {} is {}; expected a name", place, key, dump_json(value)));
   return value.get<std::string>();
 }
 
@@ -212,7 +210,7 @@ AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
       throw DataError(place + ": " + unknown_message("key", key, kKeys));
   if (whole.value(kKeys[0], nlohmann::json()) != kTableVersion)
     throw DataError(fmt::format("{}: tutti_algorithms is {}; expected {}", place,
-                                whole.value(kKeys[0], nlohmann::json()).dump(), kTableVersion));
+                                dump_json(whole.value(kKeys[0], nlohmann::json())), kTableVersion));
   const nlohmann::json rows = whole.value(kKeys[1], nlohmann::json());
   if (!rows.is_array()) throw DataError(fmt::format("{}: rows: expected a list", place));
   AlgorithmTable table;
@@ -231,7 +229,8 @@ std::string to_json(const AlgorithmTable& table) {
     one["algorithm"] = name_of(row.algorithm);
     rows.push_back(one);
   }
-  return nlohmann::ordered_json{{"tutti_algorithms", kTableVersion}, {"rows", rows}}.dump(1) + "\n";
+  return dump_json(nlohmann::ordered_json{{"tutti_algorithms", kTableVersion}, {"rows", rows}}, 1) +
+         "\n";
 }
 
 AlgorithmTable load_table(const std::filesystem::path& path) {

@@ -11,8 +11,6 @@
 #include <new>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -126,7 +124,7 @@ void serve(DescriptorChannel channel) {
     const uint64_t seed = question.at("seed");
     if (!session || session->seed() != seed) session = std::make_unique<detail::Session>(seed);
     const Json answer = answer_to(question, *content, *session, files, memory);
-    channel.send(answer.dump(), {}, Deadline(kForever));
+    channel.send(dump_json(answer), {}, Deadline(kForever));
   }
 }
 

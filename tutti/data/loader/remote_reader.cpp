@@ -14,8 +14,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -97,7 +95,7 @@ void RemoteReader::start(const Content& content) {
   }
   const int descriptors[] = {files_[0].descriptor(), files_[1].descriptor()};
   const Json hello{{"name", origin_.name}, {"arguments", origin_.arguments}};
-  channel_.send(hello.dump(), descriptors, Deadline(kStart));
+  channel_.send(dump_json(hello), descriptors, Deadline(kStart));
   for (const SharedCache* cache : caches_of(content)) {
     const int memory[] = {cache->file().descriptor()};
     channel_.send("cache", memory, Deadline(kStart));
@@ -135,7 +133,7 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
   for (int deaths = 1;; ++deaths) {
     const pid_t before = process_;
     try {
-      const Json answer = parse_json(ask(content, question.dump()));
+      const Json answer = parse_json(ask(content, dump_json(question)));
       if (answer.contains("error")) raise(answer);
       for (const auto& stage : answer.at("stages"))
         if (reading.times != nullptr)

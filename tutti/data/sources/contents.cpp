@@ -10,9 +10,8 @@
 #include <set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/data/draw.h"
 #include "tutti/data/sources/detail/census.h"
 #include "tutti/data/sources/detail/example.h"
@@ -51,7 +50,7 @@ Value value_of_bytes(std::string column, const std::string& what, const Array& b
     value.damage = damage_of_photo(bytes);
   else if (meant == Meant::anything)
     value.bytes_alone = true;
-  else if (!nlohmann::json::accept(text_of(bytes)))
+  else if (!is_json(text_of(bytes)))
     value.damage = fmt::format("got {} bytes, expected JSON", bytes.num_bytes());
   if (!value.damage.empty()) value.damage = fmt::format("{}: {}", what, value.damage);
   return value;

@@ -6,8 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
@@ -89,7 +87,7 @@ Column column_of(const std::string& key, const Json& value, const std::string& p
   throw DataError(fmt::format(
       "{}: \"{}\": what it holds cannot be told from {}\n  name the columns to read, with dtypes "
       "and shapes: .columns = {{{{\"{}\", DType::float32, {{kAnySize}}}}, ...}}",
-      place, key, detail::quoted_words(value.dump()), key));
+      place, key, detail::quoted_words(dump_json(value)), key));
 }
 
 // Writes numbers of one column's value into its array.
@@ -121,7 +119,7 @@ class ValueReader {
  private:
   [[noreturn]] void fail(const Json& value) const {
     throw DataError(fmt::format("{}: \"{}\": got {}, expected {} {}", place_, column_.name,
-                                detail::quoted_words(value.dump()), name_of(column_.dtype),
+                                detail::quoted_words(dump_json(value)), name_of(column_.dtype),
                                 shape_words(column_.shape)));
   }
 

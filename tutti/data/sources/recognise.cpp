@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/typed.h"
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"
@@ -170,8 +169,7 @@ bool looks_like_jsonl(std::string_view text, bool whole) {
   if (begin == std::string_view::npos || text[begin] != '{') return false;
   const size_t end = text.find('\n', begin);
   if (end == std::string_view::npos && !whole) return true;  // a line of more than was read
-  return nlohmann::json::accept(
-      text.substr(begin, end == std::string_view::npos ? end : end - begin));
+  return is_json(text.substr(begin, end == std::string_view::npos ? end : end - begin));
 }
 
 struct Table {

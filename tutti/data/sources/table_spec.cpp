@@ -4,8 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
@@ -103,7 +101,7 @@ class SpecReader {
   [[noreturn]] void fail(const std::string& place, const Json& got,
                          std::string_view expected) const {
     throw DataError(
-        fmt::format("{}: {}: got {:.60}, expected {}", where_, place, got.dump(), expected));
+        fmt::format("{}: {}: got {:.60}, expected {}", where_, place, dump_json(got), expected));
   }
 
  private:
@@ -208,7 +206,7 @@ std::string TableSpec::to_json() const {
   Json json{{"format", kTableFormat}};
   each_member(*this, [&](const char* name, const auto& value) { json[name] = written(value); });
   try {
-    return json.dump(1) + "\n";
+    return dump_json(json, 1) + "\n";
   } catch (const Json::type_error& error) {
     throw DataError(fmt::format(
         "table: a name or a word is no UTF-8: {}\n  convert the table to UTF-8", error.what()));

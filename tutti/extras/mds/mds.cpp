@@ -10,11 +10,10 @@
 #include <memory>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/detail/gzip.h"
@@ -346,7 +345,7 @@ nlohmann::json mds_settings(const std::vector<MdsColumn>& columns, int64_t shard
 }
 
 std::string text_of_settings(const nlohmann::json& settings) try {
-  return settings.dump();
+  return dump_json(settings);
 } catch (const nlohmann::json::type_error& error) {
   throw DataError(fmt::format("MDS: the name of a column is no UTF-8: {}", error.what()));
 }
@@ -390,7 +389,7 @@ class MdsWriter {
   Written done() {
     if (!ends_.empty()) finish_shard();
     const nlohmann::json index{{"shards", shards_}, {"version", 2}};
-    write_file_atomically(folder_ / "index.json", index.dump());
+    write_file_atomically(folder_ / "index.json", dump_json(index));
     return writer_.done();
   }
 

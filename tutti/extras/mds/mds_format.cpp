@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -93,9 +91,10 @@ std::vector<MdsColumn> columns_of(const json& said) {
     columns.push_back(mds_column(names[c], encodings[c]));
     const int64_t size = sizes[c].is_null() ? -1 : sizes[c].get<int64_t>();
     if (size != columns.back().bytes)
-      throw DataError(fmt::format(
-          "column \"{}\" has values of {} bytes, expected {} of \"{}\"", names[c], sizes[c].dump(),
-          columns[c].bytes < 0 ? "null" : std::to_string(columns[c].bytes), encodings[c]));
+      throw DataError(fmt::format("column \"{}\" has values of {} bytes, expected {} of \"{}\"",
+                                  names[c], dump_json(sizes[c]),
+                                  columns[c].bytes < 0 ? "null" : std::to_string(columns[c].bytes),
+                                  encodings[c]));
   }
   return columns;
 }
@@ -105,7 +104,7 @@ MdsShard shard_of(const json& said, MdsIndex& index) {
   if (format != "mds" || said.at("version") != 2)
     throw UsageError(
         fmt::format("a shard of format \"{}\", version {}; expected \"mds\", version 2", format,
-                    said.at("version").dump()));
+                    dump_json(said.at("version"))));
   std::vector<MdsColumn> columns = columns_of(said);
   if (index.columns.empty())
     index.columns = std::move(columns);
@@ -217,7 +216,7 @@ MdsColumn mds_column(std::string name, std::string encoding) {
 MdsIndex parse_mds_index(const std::string& text) try {
   const json said = parse_json(text);
   if (said.at("version") != 2)
-    throw UsageError(fmt::format("version {}, expected 2", said.at("version").dump()));
+    throw UsageError(fmt::format("version {}, expected 2", dump_json(said.at("version"))));
   MdsIndex index;
   for (const json& shard : said.at("shards")) index.shards.push_back(shard_of(shard, index));
   if (index.shards.empty()) throw DataError("it names no shard");

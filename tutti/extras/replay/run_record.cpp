@@ -9,8 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -135,7 +133,7 @@ class TraceReader {
   Whole whole_in(const json& args, const char* field) const {
     const json& value = args.at(field);
     if (!value.is_number_integer() || !std::in_range<Whole>(value.get<int64_t>()))
-      refuse(fmt::format("{} is {}, expected a whole number", field, value.dump()));
+      refuse(fmt::format("{} is {}, expected a whole number", field, dump_json(value)));
     return value.get<Whole>();
   }
 

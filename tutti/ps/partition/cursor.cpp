@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -38,9 +36,8 @@ auto parsed(std::string_view text, const char* what, Read&& read) {
 }  // namespace
 
 std::string to_text(const LeaseRequest& request) {
-  return json{request.dataset,  request.epoch,         request.num_batches,
-              request.returned, json_of(request.sums), request.agreed}
-      .dump();
+  return dump_json(json{request.dataset, request.epoch, request.num_batches, request.returned,
+                        json_of(request.sums), request.agreed});
 }
 
 LeaseRequest lease_request_from(std::string_view text) {
@@ -51,7 +48,8 @@ LeaseRequest lease_request_from(std::string_view text) {
 }
 
 std::string to_text(const Lease& lease) {
-  return json{lease.batch, lease.repeated, json_of(lease.sums), lease.repeats, lease.past}.dump();
+  return dump_json(
+      json{lease.batch, lease.repeated, json_of(lease.sums), lease.repeats, lease.past});
 }
 
 Lease lease_from(std::string_view text) {
@@ -192,7 +190,7 @@ std::string Cursor::to_text() const {
                               epoch.again, json_of(epoch.sums), epoch.repeats});
   }
   for (const auto& [worker, key] : asked_) text["asked"].push_back({worker, key.first, key.second});
-  return text.dump();
+  return dump_json(text);
 }
 
 void Cursor::restore(std::string_view bytes) {

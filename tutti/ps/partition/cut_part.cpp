@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -70,7 +68,7 @@ std::string to_text(const CutPart& part) {
     text["marks"] = json::array();
     for (const auto& [worker, step] : *part.marks) text["marks"].push_back({worker, step});
   }
-  return text.dump();
+  return dump_json(text);
 }
 
 CutPart cut_part_from(std::string_view text) {

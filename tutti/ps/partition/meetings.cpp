@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -82,11 +80,11 @@ std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
   std::vector<std::pair<std::string, Bytes>> chunks;
   json begins = json::array();
   for (const auto& [worker, step] : begins_) begins.push_back({worker, step});
-  chunks.emplace_back(json{last_.step, last_.number, begins}.dump(), Bytes{});
+  chunks.emplace_back(dump_json(json{last_.step, last_.number, begins}), Bytes{});
   for (const auto* const meetings : {&open_, &over_})
     for (const auto& [session, values] : *meetings) {
       auto [sizes, payload] = packed(values);
-      chunks.emplace_back(json{meetings == &over_, session.step, session.number, sizes}.dump(),
+      chunks.emplace_back(dump_json(json{meetings == &over_, session.step, session.number, sizes}),
                           std::move(payload));
     }
   return chunks;
@@ -117,7 +115,7 @@ std::pair<std::string, Bytes> packed(const Brought& values) {
     sizes.push_back({worker, value.size()});
     all.insert(all.end(), value.span.begin(), value.span.end());
   }
-  return {sizes.dump(), Bytes::copy_of(all)};
+  return {dump_json(sizes), Bytes::copy_of(all)};
 }
 
 Brought unpacked(std::string_view text, const Bytes& payload) {

@@ -1,7 +1,5 @@
 // What a partition knows: as chunks for a server that joins and back, as a fork for a cut, and from
 // a snapshot.
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/partition/partition_state.h"
@@ -36,7 +34,7 @@ std::string PartitionState::rest() const {
     text["lease_asked"].push_back({worker, sequence});
   for (const auto& [worker, told] : lease_told_)
     text["lease_told"].push_back({worker, told.sequence, told.text});
-  return text.dump();
+  return dump_json(text);
 }
 
 void PartitionState::restore_rest(std::string_view bytes) {
@@ -78,7 +76,7 @@ std::optional<Message> PartitionCopy::next() {
     if (auto rows = rows_->next())
       return Message{.kind = Kind::chunk,
                      .partition = partition_,
-                     .text = json{{"what", "rows"}, {"text", rows->first}}.dump(),
+                     .text = dump_json(json{{"what", "rows"}, {"text", rows->first}}),
                      .payload = std::move(rows->second)};
     rows_.reset();
     ready_.swap(last_);
@@ -93,7 +91,7 @@ PartitionCopy PartitionState::copy() const {
   PartitionCopy copy;
   copy.partition_ = partition_;
   const auto add = [&](const json& what, Bytes payload = {}) {
-    copy.add(what.dump(), std::move(payload));
+    copy.add(dump_json(what), std::move(payload));
   };
   if (!registered()) return copy;
   add({{"what", "spec"}, {"worker", registrant_}, {"text", to_text(*spec_)}});
@@ -111,7 +109,7 @@ PartitionCopy PartitionState::copy() const {
     for (const auto& [worker, push] : round) {
       Message chunk = push;
       chunk.kind = Kind::chunk;
-      chunk.text = json{{"what", target.first ? "sparse round" : "round"}}.dump();
+      chunk.text = dump_json(json{{"what", target.first ? "sparse round" : "round"}});
       copy.last_.push_back(std::move(chunk));
     }
   for (const auto& [key, pulled] : pulled_)

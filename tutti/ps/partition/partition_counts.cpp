@@ -1,7 +1,5 @@
 #include "tutti/ps/partition/partition_counts.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
@@ -19,9 +17,8 @@ std::string to_text(const PartitionCounts& counts) {
   json bins = json::array();
   for (const auto& [staleness, updates] : counts.staleness.bins())
     bins.push_back({staleness, updates});
-  return json{counts.pushes, counts.updates,     counts.dropped,     counts.not_finite,
-              bins,          counts.sparse_rows, counts.sparse_bytes}
-      .dump();
+  return dump_json(json{counts.pushes, counts.updates, counts.dropped, counts.not_finite, bins,
+                        counts.sparse_rows, counts.sparse_bytes});
 }
 
 PartitionCounts counts_from(std::string_view text) {
@@ -49,9 +46,8 @@ PartitionCounts counts_from(std::string_view text) {
 }
 
 std::string to_text(const Restored& restored) {
-  return json{restored.num_chunks, restored.step, to_text(restored.counts), restored.tables,
-              restored.cursor}
-      .dump();
+  return dump_json(json{restored.num_chunks, restored.step, to_text(restored.counts),
+                        restored.tables, restored.cursor});
 }
 
 Restored restored_from(std::string_view text) {

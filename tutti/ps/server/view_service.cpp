@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/threads.h"
 #include "tutti/ps/view/view_link.h"
@@ -22,7 +21,7 @@ constexpr size_t kMostOfAJoin = 4096;  // name and whereabouts: some words
 // Views tell it to all, as JSON.
 bool is_text(const std::string& bytes) {
   try {
-    return !nlohmann::json(bytes).dump().empty();
+    return !dump_json(nlohmann::json(bytes)).empty();
   } catch (const nlohmann::json::exception&) {
     return false;
   }

@@ -9,8 +9,6 @@
 #include <set>
 #include <type_traits>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
@@ -348,7 +346,7 @@ void check(const Spec& spec) {
   }
 }
 
-std::string to_text(const Spec& spec) { return to_json(spec).dump(); }
+std::string to_text(const Spec& spec) { return dump_json(to_json(spec)); }
 
 Spec spec_from(std::string_view text) {
   try {
@@ -366,15 +364,15 @@ std::string difference(const Spec& mine, const Spec& other) {
   json a = to_json(mine);
   json b = to_json(other);
   if (const std::string field = differing_option(a["optimizer"], b["optimizer"]); !field.empty())
-    return fmt::format("the optimizer has {} {}, not {}", field, a["optimizer"][field].dump(),
-                       b["optimizer"].value(field, json()).dump());
+    return fmt::format("the optimizer has {} {}, not {}", field, dump_json(a["optimizer"][field]),
+                       dump_json(b["optimizer"].value(field, json())));
   for (const char* later : {"optimizer", "variables", "pieces"}) {
     a.erase(later);
     b.erase(later);
   }
   for (const auto& [field, value] : a.items())
     if (b[field] != value)
-      return fmt::format("{} is {}, not {}", field, value.dump(), b[field].dump());
+      return fmt::format("{} is {}, not {}", field, dump_json(value), dump_json(b[field]));
   return mine.pieces == other.pieces ? "" : "its variables are placed in another way";
 }
 
@@ -393,8 +391,8 @@ std::string model_difference(const Spec& saved, const Spec& wanted) {
   expected.erase("learning_rate");
   const std::string field = differing_option(expected, got);
   if (field.empty()) return "";
-  return fmt::format("optimizer: got {} {}, expected {}", field, got.value(field, json()).dump(),
-                     expected.at(field).dump());
+  return fmt::format("optimizer: got {} {}, expected {}", field,
+                     dump_json(got.value(field, json())), dump_json(expected.at(field)));
 }
 
 }  // namespace tutti::ps

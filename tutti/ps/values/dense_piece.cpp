@@ -5,8 +5,6 @@
 #include <cstring>
 #include <tuple>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/detail/check.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/engine/reduce_kernels.h"
@@ -159,7 +157,7 @@ std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepS
   json list = json::array();
   for (const optim::StepScalars& s : scalars)
     list.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.decay_power, s.count});
-  return json{{"version", version}, {"scalars", list}}.dump();
+  return dump_json(json{{"version", version}, {"scalars", list}});
 }
 
 DensePiece::Facts DensePiece::parsed(std::string_view facts) const {

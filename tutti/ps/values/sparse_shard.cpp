@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/values/detail/sparse_index.h"
@@ -247,7 +245,7 @@ std::optional<std::pair<std::string, Bytes>> SparseShardCopy::next() {
 
 std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows& rows) {
   const auto bytes = std::make_shared<std::vector<std::byte>>(bytes_of(rows));
-  return {json{table, rows.keys.size()}.dump(), Bytes{*bytes, bytes}};
+  return {dump_json(json{table, rows.keys.size()}), Bytes{*bytes, bytes}};
 }
 
 void SparseShard::take(std::string_view text, const Bytes& payload) {

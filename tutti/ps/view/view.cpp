@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 
@@ -44,12 +42,11 @@ std::string to_text(const View& view) {
   json partitions = json::array();
   for (const PartitionView& p : view.partitions)
     partitions.push_back({p.primary, p.backup, p.joining, p.epoch});
-  return json{{"number", view.number},
-              {"partitions", partitions},
-              {"servers", to_json(view.servers)},
-              {"workers", to_json(view.workers)},
-              {"failure", view.failure}}
-      .dump();
+  return dump_json(json{{"number", view.number},
+                        {"partitions", partitions},
+                        {"servers", to_json(view.servers)},
+                        {"workers", to_json(view.workers)},
+                        {"failure", view.failure}});
 }
 
 View view_from(std::string_view text) {

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
@@ -39,9 +37,8 @@ RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
 }
 
 std::string text_of(const RankOnGpu& facts) {
-  return nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
-                                facts.gpu, facts.process, facts.sums})
-      .dump();
+  return dump_json(nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda,
+                                          facts.machine, facts.gpu, facts.process, facts.sums}));
 }
 
 RankOnGpu facts_from(const std::string& text) {

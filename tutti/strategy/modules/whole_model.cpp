@@ -8,8 +8,6 @@
 #include <numeric>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/queues/upload.h"
@@ -102,7 +100,7 @@ WholeModel::WholeModel(Strategy strategy,
     const Pieces pieces = parts.pieces_of ? parts.pieces_of(*module) : Pieces();
     const NamedTensors parameters = unique_parameters(*module);
     const NamedTensors buffers = unique_buffers(*module);
-    own.push_back(Json{words_of(parameters, pieces), words_of(buffers, pieces)}.dump());
+    own.push_back(dump_json(Json{words_of(parameters, pieces), words_of(buffers, pieces)}));
     auto& had = own_.emplace_back();
     for (const NamedTensors* const tensors : {&parameters, &buffers})
       for (const auto& [name, tensor] : *tensors) {

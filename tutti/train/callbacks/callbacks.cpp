@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -102,7 +100,7 @@ class EarlyStopping final : public Callback {
     if (kept_) training.put_back_weights();
   }
   std::string state() const override {
-    return nlohmann::json{best_.state(), waited_, kept_}.dump();
+    return dump_json(nlohmann::json{best_.state(), waited_, kept_});
   }
   void restore(const std::string& state) override {
     const auto json = parse_json(state);
@@ -154,7 +152,7 @@ class ModelCheckpoint final : public Callback {
     }
     training.save(filled(options_.path.string(), training));
   }
-  std::string state() const override { return best_.state().dump(); }
+  std::string state() const override { return dump_json(best_.state()); }
   void restore(const std::string& state) override { best_.restore(parse_json(state)); }
 
  private:
@@ -238,7 +236,7 @@ class ReduceOnPlateau final : public Callback {
     waited_ = 0;
   }
   std::string state() const override {
-    return nlohmann::json{best_.state(), waited_, cooling_}.dump();
+    return dump_json(nlohmann::json{best_.state(), waited_, cooling_});
   }
   void restore(const std::string& state) override {
     const auto json = parse_json(state);

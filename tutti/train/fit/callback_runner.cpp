@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <array>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/queues/upload.h"
@@ -285,7 +284,7 @@ auto named(const Callback& callback, const char* what, auto&& call) {
 std::string state_of(const Callback& callback) {
   return named(callback, "state()", [&] {
     std::string state = callback.state();
-    nlohmann::json(state).dump();  // throws unless it is UTF-8, as a manifest is
+    dump_json(nlohmann::json(state));  // throws unless it is UTF-8, as a manifest is
     return state;
   });
 }

@@ -11,8 +11,6 @@
 #include <charconv>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
@@ -58,13 +56,13 @@ int index_of(const json& value, const std::string& what) {
     const auto [stop, failure] = std::from_chars(text.data(), end, number);
     if (failure == std::errc{} && stop == end && number >= 0 && number < kMostTasks) return number;
   }
-  refuse(fmt::format("{} is {}, expected a whole number from 0 on", what, value.dump()));
+  refuse(fmt::format("{} is {}, expected a whole number from 0 on", what, dump_json(value)));
 }
 
 ClusterTask task_at(const std::string& job, int index, const json& address) {
   const std::string where = fmt::format("{} {}", job, index);
   if (!address.is_string()) {
-    refuse(fmt::format("{} is {}, expected \"host:port\"", where, address.dump()));
+    refuse(fmt::format("{} is {}, expected \"host:port\"", where, dump_json(address)));
   }
   return {index, parse_host_port(address.get_ref<const std::string&>(), "TF_CONFIG: " + where)};
 }

@@ -9,16 +9,15 @@
 #include <string_view>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::ps::detail {
 
 /// `value` for messages, cut off.
 inline std::string shown(const nlohmann::json& value) {
   constexpr size_t kMostShown = 80;
-  std::string text = value.dump();
+  std::string text = dump_json(value);
   if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
   return text;
 }
