@@ -248,5 +248,36 @@ TEST(MeshLoop, BlocksAreComputedAgainInALargerWorldToo) {
   EXPECT_EQ(weights_at({2, 4}), weights_at({4, 8}));
 }
 
+// Who has the loss knows that a step is bad; the other parts of the model learn it in the step.
+TEST(MeshLoop, AStepThatOneRankLeavesOutIsLeftOutByAllParts) {
+  for (const char* shard : {"", "parameters"}) {
+    const MeshCase one{.mesh = "data=2,stage=2", .microbatches = 2, .shard = shard};
+    Strategy strategy(test::options_of("mirrored", one));
+    StagedModel model(strategy, test::small_gpt(/*tied=*/true, /*dropout=*/0),
+                      {.cut = parallel::before({"transformer.h.1.ln_1"})});
+    Optimizer optimizer(model.modules(), optim::adam());
+    const auto x = torch::zeros({4, test::kContext}, at::kLong);
+    const auto loss = [](at::TensorList outputs, const std::vector<at::Tensor>&) {
+      return outputs[0].square().sum();
+    };
+    const auto step_left_out_by = [&](int rank) {
+      strategy.run([&](ReplicaContext& replica) {
+        const auto gradients =
+            model.step(replica, {x}, {x}, loss, {.microbatches = one.microbatches});
+        if (replica.rank() == rank)
+          optimizer.leave_out(replica);
+        else
+          optimizer.apply(replica, gradients);
+        model.updated(replica);
+      });
+      return weights_sha256(model.whole());
+    };
+    const std::string before = step_left_out_by(-1);
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(step_left_out_by(rank), before) << rank << shard;
+    EXPECT_EQ(optimizer.version(), 1);
+    EXPECT_NE(step_left_out_by(-1), before);
+  }
+}
+
 }  // namespace
 }  // namespace tutti

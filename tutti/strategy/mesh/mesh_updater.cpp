@@ -68,7 +68,11 @@ class MeshUpdater final : public Updater, public Gathers {
  public:
   MeshUpdater(const World& world, const WholeModel& whole, std::vector<NamedTensors> local_ranks,
               const PartUpdaterFactory& make, const optim::Clip& clip)
-      : whole_(whole), first_rank_(world.first_rank), model_ranks_(world.model_ranks) {
+      : whole_(whole),
+        first_rank_(world.first_rank),
+        model_ranks_(world.model_ranks),
+        all_(world.groups),
+        limit_(world.time_limit) {
     for (int local = 0; local < world.local; ++local) {
       if (local_ranks[static_cast<size_t>(local)].empty())
         throw UsageError(fmt::format(
@@ -106,9 +110,10 @@ class MeshUpdater final : public Updater, public Gathers {
     if (own.part == kComputes &&
         std::ranges::none_of(parameters(local), &at::Tensor::requires_grad))
       own.part = kAbstains;
+    if (parts_.gathers != nullptr) meet(local, Until::all_done);
+    if (left_out_on_any(local, own.part)) own.part = kLeavesOut;
     if (!clip_ || own.part == kLeavesOut)
       return at(local).step(number(local), gradients, own, deadline);
-    if (parts_.gathers != nullptr) meet(local, Until::all_done);
     const auto sums = clip_->sums(local, gradients, own.part == kComputes);
     const std::vector<at::Tensor> none(sums.size());
     const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
@@ -174,6 +179,15 @@ class MeshUpdater final : public Updater, public Gathers {
             static_cast<int>(part->local_ranks.size()) - 1};
   }
 
+  /// Collective: parts of the model do not meet otherwise, and one's loss may be another's bad
+  /// step.
+  bool left_out_on_any(int local, PartInStep part) {
+    uint8_t left_out = part == kLeavesOut ? 1 : 0;
+    all_[static_cast<size_t>(local)].all_reduce_now(tutti::span_of(std::span(&left_out, 1)),
+                                                    ReduceOp::max, limit_);
+    return left_out != 0;
+  }
+
   Updater& at(int local) { return *of_model_[where_[static_cast<size_t>(local)].first].updater; }
   int number(int local) const { return where_[static_cast<size_t>(local)].second; }
 
@@ -185,6 +199,8 @@ class MeshUpdater final : public Updater, public Gathers {
   const WholeModel& whole_;
   int first_rank_;
   int model_ranks_;
+  std::vector<Group> all_;  ///< by local rank: the whole job
+  Millis limit_;
   std::optional<MeshClip> clip_;  // by norm
   std::vector<Part> of_model_;
   std::vector<std::pair<size_t, int>> where_;  ///< by local rank

@@ -63,14 +63,6 @@ void Fit::show_totals(ReplicaContext& replica, const Epoch& epoch, const Totals&
   if (replica.local_rank() == 0) shown_ = Totals::unpacked(compiled_.goals, packed);
 }
 
-bool Fit::bad_on_any(ReplicaContext& replica, const Epoch& epoch, const Totals& totals) const {
-  int32_t bad = totals.bad_step >= 0 ? 1 : 0;
-  if (!epoch.world->in_turn())
-    replica.group().all_reduce_now(span_of(std::span(&bad, 1)), ReduceOp::max,
-                                   epoch.world->time_limit);
-  return bad != 0;
-}
-
 void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
                          StepInput& input, Tally& tally) {
   const auto parts = microbatches_of(epoch, batch, replica);
@@ -101,9 +93,7 @@ void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const Dist
                                                         .step = epoch.first_update + batch.step(),
                                                         .first_row = batch.first_row(replica)}});
   });
-  if (auto* const gathers = compiled_.optimizer.updater().parts().gathers)
-    gathers->meet(replica.local_rank(), Until::all_done);
-  const bool bad = bad_on_any(replica, epoch, totals);
+  const bool bad = totals.bad_step >= 0;
   if (bad && tally.totals.bad_step < 0) tally.totals.bad_step = batch.step();
   if (bad && epoch.world->in_turn() && options_.on_nan == OnNan::stop) raise(epoch, tally.totals);
   if (bad && leaves_bad_steps_out())

@@ -48,7 +48,8 @@ class Fit {
   }
   /// The model is on the replica's device; UsageError names what is not.
   void require_here(const ReplicaContext& replica) const;
-  int64_t version() const { return compiled_.optimizer.version(); }
+  /// As a local replica sees it, whose step may end before those of other parts of the model.
+  int64_t version(int local = 0) const { return compiled_.optimizer.updater().view(local).version; }
   /// What all workers must have been asked for alike, where they meet at the servers alone.
   const std::string& asked() const noexcept { return asked_; }
 
@@ -145,7 +146,6 @@ class Fit {
   const Totals& shown(const Totals& own) const {
     return model_.modules.whole() != nullptr ? shown_ : own;
   }
-  bool bad_on_any(ReplicaContext& replica, const Epoch& epoch, const Totals& totals) const;
   void show_totals(ReplicaContext& replica, const Epoch& epoch, const Totals& totals);
   void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
                       const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
