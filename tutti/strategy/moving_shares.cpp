@@ -16,13 +16,6 @@
 namespace tutti {
 namespace {
 
-void require_measurable(const StrategyOptions& options, const World& world) {
-  if (options.by_speed && world.on_devices())
-    throw UsageError(
-        "--shares by-speed: replicas on GPUs queue their work, and their hosts do not know how "
-        "long it takes; give shares in numbers (--shares 2,1)");
-}
-
 // The first replica without a row; -1: there is none.
 int without_rows(int64_t rows, int replicas, std::span<const double> shares) {
   for (int replica = 0; replica < replicas; ++replica)
@@ -88,7 +81,6 @@ std::vector<RowTimes> StrategyState::take_row_times() {
 
 MovingShares::MovingShares(StrategyState& state) : state_(state) {
   const StrategyOptions& options = state_.options;
-  require_measurable(options, state_.world);
   if (!options.by_speed) {
     schedule_ = shares_of_file(options, state_.world.size);
     return;

@@ -20,7 +20,7 @@
 #include "tutti/net/token.h"
 #include "tutti/observe/trace.h"
 #include "tutti/queues/out_of_memory.h"
-#include "tutti/strategy/choice/needs.h"
+#include "tutti/strategy/choice/launched.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/strategy_state.h"
@@ -214,12 +214,11 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   make_failed_writes_errors();
   check_environment();
   take_token_out_of_environment();
-  const auto job = options.uses_servers() ? job_of_this_process() : std::nullopt;
-  check_options(options, job ? job->num_workers : 1);
-  check_launched(options);
-  detail::keep_freed_memory();
   state_->options = options;
   resolve_reduction(state_->options);
+  choose(state_->options, {}, {}, detail::machine_here(options));
+  check_launched(options);
+  detail::keep_freed_memory();
   World world = detail::make_world(state_->options);
   state_->trace = trace_by_environment([] {
     const auto own = job_of_this_process();

@@ -30,7 +30,7 @@ TEST(ServedTraining, DropsNobodyInAJobWithSnapshots) {
       train_served({"--drop-slowest", "1"})));
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr("--snapshots " + folder.path().string() +
-                                    " with --drop-slowest 1: each server leaves other late steps"));
+                                    ": with --drop-slowest 1 each server leaves other late steps"));
 }
 
 TEST(ServedTraining, CannotHaveOtherServersThanTheLauncher) {

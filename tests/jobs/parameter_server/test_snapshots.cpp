@@ -210,10 +210,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Mistake{"nothing_there", {"--restore", "no/such/folder"}, "got no complete snapshot"},
         Mistake{"no_folder", {"--snapshots", "/proc/nothing"}, "--snapshots /proc/nothing: "},
-        Mistake{"time_alone", {"--snapshot-every", "3"}, "without --snapshots DIR"},
+        Mistake{
+            "time_alone", {"--snapshot-every", "3"}, "--snapshot-every 3 under parameter_server: "},
         Mistake{"dropped",
                 {"--snapshots", "/tmp", "--drop-slowest", "1"},
-                "--snapshots with --drop-slowest 1"}),
+                "--snapshots /tmp: with --drop-slowest 1"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Snapshots, AnotherModelOrADamagedFileIsRefused) {

@@ -6,9 +6,10 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/cli/fields.h"
+#include "tutti/cli/train/facts.h"
 #include "tutti/cli/train/flags.h"
-#include "tutti/cli/train/needs.h"
 #include "tutti/cli/train/options.h"
 
 #include "tests/support/message_of.h"
@@ -222,26 +223,6 @@ TEST(TrainFlags, LargeBatchIsThatOfTheLibrary) {
   }
 }
 
-TEST(TrainFlags, LargeBatchIsTheOnlyOneThatSetsTheRate) {
-  const auto refusal = [](auto set) {
-    TrainFlags flags;
-    flags.large_batch = "base=64,base_rate=0.1";
-    set(flags);
-    return message_of<UsageError>([&] { check_decisions(flags, {}); });
-  };
-  EXPECT_THAT(refusal([](TrainFlags& f) { f.warm_up = 5; }), HasSubstr("with --warm-up"));
-  EXPECT_THAT(refusal([](TrainFlags& f) { f.schedule = "cosine"; }), HasSubstr("with --schedule"));
-  EXPECT_THAT(refusal([](TrainFlags& f) { f.job.optimizer.learning_rate = 0.1; }),
-              HasSubstr("with --learning-rate"));
-  EXPECT_THAT(refusal([](TrainFlags& f) { f.reduce_on_plateau = "patience=2"; }),
-              HasSubstr("with --reduce-on-plateau"));
-  TrainFlags flags;
-  flags.large_batch = "base=64";
-  flags.schedule = "cosine";
-  flags.job.optimizer.learning_rate = 0.1;
-  EXPECT_NO_THROW(check_decisions(flags, {}));
-}
-
 TEST(TrainFlags, OptimizersAreThoseOfTheLibrary) {
   const auto recipe = recipe_from({.name = "sgd",
                                    .learning_rate = 0.25,
@@ -326,26 +307,7 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
               AllOf(HasSubstr("--warm-up 100"), HasSubstr("100 steps")));
 }
 
-TEST(TrainFlags, WhatOneWorkerCannotDecideIsRefused) {
-  StrategyOptions together, ahead;
-  ahead.served.staleness = ps::Staleness::parse("2", "--staleness");
-  TrainFlags flags;
-  flags.early_stopping = "patience=1";
-  check_decisions(flags, together);
-  EXPECT_THAT(message_of<UsageError>([&] { check_decisions(flags, ahead); }),
-              StartsWith("--early-stopping: one worker cannot decide"));
-  TrainFlags watching;
-  watching.tensorboard = "events";
-  check_decisions(watching, ahead);
-  TrainFlags two_rates;
-  two_rates.schedule = "cosine";
-  two_rates.reduce_on_plateau = "patience=1";
-  EXPECT_THAT(message_of<UsageError>([&] { check_decisions(two_rates, together); }),
-              HasSubstr("both set the learning rate"));
-}
-
-// What was typed, as the command reads it; strategy_options() and the table of `tutti train` then
-// refuse what they refuse.
+// What was typed, as the command reads it.
 TrainFlags typed(Names words) {
   CLI::App app;
   TrainFlags flags;
@@ -357,82 +319,67 @@ TrainFlags typed(Names words) {
 }
 
 void check(const TrainFlags& flags) {
-  strategy_options(flags.job);
-  refuse_idle(flags.job.typed, flags, needs_of_training());
+  require_together(strategy_options(flags.job), recipe_facts(flags), fit_facts(flags),
+                   machine_of(flags.job));
 }
 
-Names joined(Names words, const Names& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-// With a value that the flag has anyway, where there is such a one.
-struct Example {
-  std::string value;
-  Names useless;
-  Names useful;
-};
-
-const std::map<std::string, Example>& examples() {
-  const Names stages = {"--strategy", "mirrored", "--mesh", "stage=2"};
-  const Names servers = {"--strategy", "parameter_server"};
-  const Names snapshots = joined(servers, {"--snapshots", "s"});
-  static const std::map<std::string, Example> all = {
-      {"--pipeline", {"1f1b", {"--strategy", "mirrored", "--mesh", "tensor=2"}, stages}},
-      {"--cut", {"dense_1", {}, stages}},
-      {"--recompute", {"full", {}, stages}},
-      {"--keep-checkpoints", {"3", joined(snapshots, {"--out", "o"}), {"--out", "o"}}},
-      {"--disk-limit", {"600", {}, {"--out", "o"}}},
-      {"--best-by", {"val_loss", {"--out", "o"}, {"--out", "o", "--keep-best", "1"}}},
-      {"--grace", {"2", {"--strategy", "mirrored"}, {"--out", "o"}}},
-      {"--learning-rate",
-       {"0.1",
-        {"--schedule", "piecewise_constant:boundaries=1,values=1/2"},
-        {"--schedule", "cosine"}}},
-      {"--loader-memory", {"1024", {"--workers", "0"}, {"--workers", "1"}}},
-      {"--ahead", {"1", {"--workers", "0"}, {}}},
-      {"--servers", {"1", {}, servers}},
-      {"--restarts", {"0", {"--strategy", "multi_worker"}, servers}},
-      {"--no-backups", {"", {}, servers}},
-      {"--snapshots", {"s", {}, servers}},
-      {"--restore", {"s", {}, servers}},
-      {"--snapshot-every", {"1", servers, snapshots}},
-      {"--snapshots-kept", {"2", servers, snapshots}},
+// What goes with what is in test_choice.cpp; here, that each flag is known there.
+TEST(TrainFlags, WhatDoesNotGoTogetherIsRefused) {
+  const std::string servers = "--strategy parameter_server ";
+  const std::string cases[][2] = {
+      {"--engine nccl", "--engine nccl under one_device: "},
+      {"--sum-order fixed", "--sum-order fixed under one_device: "},
+      {"--deterministic", "--deterministic under one_device: "},
+      {"--step-graph", "--step-graph under one_device: "},
+      {"--host-sums on", "--host-sums on under one_device: "},
+      {"--compression-start 3", "--compression-start 3 under one_device: "},
+      {"--algorithm-table t", "--algorithm-table t under one_device: "},
+      {"--strategy mirrored --partition fixed:2", "--partition fixed:2 under mirrored: "},
+      {"--strategy multi_worker --restarts 0", "--restarts 0 under multi_worker: "},
+      {"--strategy mirrored --compression topk --reduction to_one_device", "--compression topk: "},
+      {servers + "--snapshot-every 1", "--snapshot-every 1 under parameter_server: "},
+      {servers + "--snapshots s --drop-slowest 1", "--snapshots s: "},
+      {servers + "--restarts 1", "--restarts 1 under parameter_server: in step"},
+      {servers + "--clip-norm 1", "clipping"},
+      {servers + "--loss-scaling initial=2", "--loss-scaling initial=2: "},
+      {servers + "--staleness 2 --early-stopping patience=1", "--early-stopping: one worker"},
+      {servers + "--staleness 2 --nan end", "--nan end: one worker"},
+      {servers + "--staleness 2 --accumulate 2", "--accumulate 2: "},
+      {"--strategy mirrored --shard state --noise-scale", "--noise-scale: "},
+      {"--large-batch base=64 --warm-up 5", "--large-batch base=64: "},
+      {"--large-batch base=64,base_rate=0.1 --learning-rate 0.1", "--large-batch with base_rate: "},
+      {"--large-batch base=64,base_rate=0.1 --schedule cosine", "--large-batch with base_rate: "},
+      {"--large-batch base=64 --reduce-on-plateau patience=2", "--large-batch base=64: "},
+      {"--schedule cosine --reduce-on-plateau patience=1", "--reduce-on-plateau patience=1: "},
+      {"--schedule piecewise_constant:boundaries=1,values=1/2 --learning-rate 0.1",
+       "--learning-rate 0.1 under one_device: "},
+      {"--pipeline 1f1b --strategy mirrored --mesh tensor=2", "--pipeline 1f1b under mirrored: "},
+      {"--cut dense_1", "--cut dense_1 under one_device: "},
+      {"--recompute full", "--recompute full under one_device: "},
+      {"--resume", "--resume under one_device: "},
+      {servers + "--out o --keep-checkpoints 3", "--keep-checkpoints 3 under parameter_server: "},
+      {"--out o --best-by val_loss", "--best-by val_loss under one_device: "},
+      {"--strategy mirrored --grace 2", "--grace 2 under mirrored: "},
+      {"--workers 0 --loader-memory 1024", "--loader-memory 1024 under one_device: "},
   };
-  return all;
-}
-
-TEST(TrainFlags, OneThatDoesNothingIsRefusedWithTheValueThatItHasAnyway) {
-  std::vector<std::string_view> flags;
-  for (const auto& row : needs_of_jobs()) flags.push_back(row.flag);
-  for (const auto& row : needs_of_training()) flags.push_back(row.flag);
-  EXPECT_EQ(flags.size(), examples().size());
-  for (const std::string_view view : flags) {
-    const std::string flag(view);
-    ASSERT_TRUE(examples().contains(flag)) << flag << " has no example";
-    const auto& [value, useless, useful] = examples().at(flag);
-    Names words = {flag};
-    if (!value.empty()) words.push_back(value);
-    EXPECT_THAT(message_of<UsageError>([&] { check(typed(joined(words, useless))); }),
-                HasSubstr(flag))
-        << testing::PrintToString(useless);
-    EXPECT_NO_THROW(check(typed(joined(words, useful)))) << flag;
+  for (const auto& [words, answer] : cases) {
+    Names names;
+    for (const std::string_view word : parts_of(words, ' ')) names.emplace_back(word);
+    EXPECT_THAT(message_of<UsageError>([&] { check(typed(names)); }), StartsWith(answer)) << words;
   }
-  EXPECT_THAT(message_of<UsageError>([&] { check(typed({"--keep-checkpoints", "3"})); }),
-              AllOf(StartsWith("--keep-checkpoints 3: it is of checkpoints, and none are kept"),
-                    HasSubstr("leave --keep-checkpoints out")));
 }
 
-// Those of the strategy's own table (test_needs.cpp), typed here.
-TEST(TrainFlags, OneThatTheStrategyHasNoUseForIsRefused) {
-  const Names cases[] = {
-      {"--engine", "nccl"},         {"--sum-order", "fixed"},  {"--deterministic"},
-      {"--memory-limit", "8"},      {"--step-graph"},          {"--staleness", "0"},
-      {"--placement", "greedy"},    {"--host-sums", "on"},     {"--drop-slowest", "0"},
-      {"--compression-start", "3"}, {"--algorithm-table", "t"}};
-  for (const Names& words : cases)
-    EXPECT_THAT(message_of<UsageError>([&] { check(typed(words)); }),
-                AllOf(StartsWith(words[0]), HasSubstr(" under one_device: ")));
+TEST(TrainFlags, WhatGoesTogetherIsTaken) {
+  for (const std::string words :
+       {"--out o --keep-checkpoints 3 --disk-limit 600 --keep-best 1 --best-by val_loss --grace 2",
+        "--strategy mirrored --mesh stage=2 --pipeline 1f1b --cut dense_1 --recompute full",
+        "--schedule cosine --learning-rate 0.1 --large-batch base=64", "--workers 1 --ahead 1",
+        "--strategy parameter_server --servers 1 --no-backups --snapshots s --snapshot-every 1 "
+        "--snapshots-kept 2 --restarts 1 --on-lost-worker wait"}) {
+    Names names;
+    for (const std::string_view word : parts_of(words, ' ')) names.emplace_back(word);
+    EXPECT_NO_THROW(check(typed(names))) << words;
+  }
 }
 
 TEST(TrainFlags, NumbersThatFloat32HasNotAreRefused) {

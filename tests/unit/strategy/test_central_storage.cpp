@@ -37,12 +37,6 @@ Trained train(const StrategyOptions& options, const optim::Rule& rule) {
                      [&](const ReplicatedModules& modules) { return Optimizer(modules, rule); });
 }
 
-Optimizer torch_sgd(const ReplicatedModules& modules) {
-  return Optimizer(modules, [](std::vector<at::Tensor> parameters) {
-    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1));
-  });
-}
-
 std::vector<optim::Rule> some_rules() {
   return {optim::sgd({.learning_rate = 0.05, .momentum = 0.9}),
           optim::adam({.learning_rate = 0.01}), optim::adagrad({.initial_accumulator = 0.3}),
@@ -69,20 +63,6 @@ TEST(CentralStorage, KeepsOneCopyOfTheParameters) {
       EXPECT_EQ(optimizer.updater().parameters(local)[i].data_ptr(),
                 optimizer.updater().parameters(0)[i].data_ptr())
           << local << " " << i;
-}
-
-TEST(CentralStorage, RefusesWhatKeepsACopyAReplica) {
-  StrategyOptions reducing = options_of("central_storage", 2);
-  reducing.reduction = "all_reduce";
-  EXPECT_THAT(message_of<UsageError>([&] { Strategy{reducing}; }),
-              AllOf(HasSubstr("central_storage"), HasSubstr("use mirrored")));
-  StrategyOptions compressing = options_of("central_storage", 2);
-  compressing.compression = compression_from("bf16");
-  EXPECT_THROW(Strategy{compressing}, UsageError);
-  Strategy strategy(options_of("central_storage", 2));
-  Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-  EXPECT_THAT(message_of<UsageError>([&] { torch_sgd(net); }),
-              AllOf(HasSubstr("central_storage"), HasSubstr("torch optimizer")));
 }
 
 // A job of this one worker, whose servers are threads. The environment is as `tutti run` sets it.
@@ -173,23 +153,6 @@ TEST_F(Served, ALossOfAnotherModuleIsRefused) {
     }
     end();
   }
-}
-
-TEST_F(Served, RefusesATorchOptimizer) {
-  start(1);
-  Strategy strategy(options_of("parameter_server", 2));
-  Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-  EXPECT_THAT(message_of<UsageError>([&] { torch_sgd(net); }),
-              AllOf(HasSubstr("parameter_server"), HasSubstr("torch optimizer")));
-}
-
-TEST_F(Served, RefusesReductionAndCompression) {
-  StrategyOptions reducing = options_of("parameter_server", 2);
-  reducing.reduction = "all_reduce";
-  EXPECT_THAT(message_of<UsageError>([&] { Strategy{reducing}; }), HasSubstr("no reduction"));
-  StrategyOptions compressing = options_of("parameter_server", 2);
-  compressing.compression = compression_from("bf16");
-  EXPECT_THAT(message_of<UsageError>([&] { Strategy{compressing}; }), HasSubstr("no compression"));
 }
 
 TEST_F(Served, WithoutServersSaysWhatToType) {

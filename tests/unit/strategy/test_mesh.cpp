@@ -83,14 +83,9 @@ TEST(MeshStrategy, RefusesWhatDoesNotFit) {
   options.replicas = 6;
   EXPECT_THAT(refusal(options), HasSubstr("needs 8 replicas, got 6"));
   EXPECT_THAT(refusal(mesh_options("mirrored", "stages=2")), HasSubstr("did you mean \"stage\""));
-  EXPECT_THAT(refusal(mesh_options("central_storage", "stage=2")), HasSubstr("use mirrored"));
-  EXPECT_THAT(refusal(mesh_options("mirrored", "shard=2")), HasSubstr("--shard state"));
   options = mesh_options("mirrored", "tensor=4");
   options.tensor_blocks = 2;
   EXPECT_THAT(refusal(options), HasSubstr("2 tensor blocks for 4 ranks"));
-  options = mesh_options("mirrored", "stage=2");
-  options.compression = compression_from("topk");
-  EXPECT_THAT(refusal(options), HasSubstr("whole replicas"));
   options = mesh_options("mirrored", "data=2,stage=2");
   options.shares = {1, 1, 1, 1};
   EXPECT_THAT(refusal(options), HasSubstr("4 shares for 2 replicas"));

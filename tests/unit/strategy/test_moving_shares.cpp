@@ -282,20 +282,8 @@ TEST(MovingShares, AreRefusedWhereTheyMeanNothing) {
   const auto refusal = [](StrategyOptions options) {
     return test::message_of<UsageError>([&] { const Strategy strategy(options); });
   };
-  auto speed = options_of("one_device", 3);
+  auto speed = options_of("mirrored", 3);
   speed.by_speed.emplace();
-  EXPECT_THAT(refusal(speed), AllOf(HasSubstr("take turns"), HasSubstr("--shares file:PATH")));
-  speed.kind = "parameter_server";
-  EXPECT_THAT(refusal(speed), HasSubstr("use mirrored, multi_worker or"));
-  speed.kind = "mirrored";
-  for (const char* shard : {"gradients", "parameters"}) {
-    speed.shard = shard;
-    EXPECT_THAT(refusal(speed), HasSubstr("take --shard state"));
-  }
-  speed.shard.clear();
-  speed.shares = {1, 1, 1};
-  EXPECT_THAT(refusal(speed), HasSubstr("give one of them"));
-  speed.shares.clear();
   speed.by_speed->first_look = 9;
   EXPECT_THAT(refusal(speed), HasSubstr("first_look is 9; expected 10 to"));
   speed.by_speed = {.least_gain = -1};

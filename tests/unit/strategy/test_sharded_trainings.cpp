@@ -288,15 +288,6 @@ TEST(ShardsOfAStrategy, RefuseWhatDoesNotFit) {
     return message_of<UsageError>([&] { Strategy strategy(options); });
   };
   EXPECT_THAT(refusal(options_of("mirrored", 2), "gradient"), HasSubstr("did you mean"));
-  for (const char* kind : {"central_storage", "parameter_server"})
-    EXPECT_THAT(refusal(options_of(kind, 2), "state"), HasSubstr(kind));
-  StrategyOptions reducing = options_of("mirrored", 2);
-  reducing.reduction = "all_reduce";
-  EXPECT_THAT(refusal(reducing, "state"), HasSubstr("leave reduction all_reduce"));
-  StrategyOptions meshed = options_of("mirrored", 0);
-  meshed.mesh = "shard=2";
-  EXPECT_THAT(refusal(meshed, ""), HasSubstr("--shard state"));
-
   StrategyOptions options = options_of("mirrored", 2);
   options.shard = "state";
   Strategy strategy(options);

@@ -239,7 +239,7 @@ TEST(FitWithShares, RefusesThoseThatLeaveAReplicaNothing) {
               AllOf(HasSubstr("a global batch of 1 has less than a row for each of the 2"),
                     HasSubstr("expected 2 or more")));
   FitOptions parts{.verbose = 0, .microbatches = 2};
-  EXPECT_THAT(refusal_of_fit(alone, shared_samples(), parts), HasSubstr("microbatches is 2"));
+  EXPECT_THAT(refusal_of_fit(alone, shared_samples(), parts), HasSubstr("microbatches 2"));
 }
 
 TEST(FitWithShares, RefusesASingleRowForABatchNorm) {

@@ -1,10 +1,6 @@
 #include "tutti/cli/run/server_flags.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -12,50 +8,6 @@
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
-namespace {
-
-// Those that are not as they are when nothing is typed.
-std::vector<std::string> typed_in(const ServerFlags& flags) {
-  const ServerFlags unset;
-  std::vector<std::string> typed;
-  const auto look = [&](const char* flag, const auto& value, const auto& otherwise) {
-    if (value != otherwise) typed.push_back(fmt::format("{} {}", flag, value));
-  };
-  if (flags.servers) typed.push_back(fmt::format("--servers {}", *flags.servers));
-  look("--staleness", flags.staleness, unset.staleness);
-  look("--drop-slowest", flags.drop_slowest, unset.drop_slowest);
-  look("--on-lost-worker", flags.on_lost_worker, unset.on_lost_worker);
-  look("--restarts", flags.restarts, unset.restarts);
-  if (flags.scale_by_staleness) typed.emplace_back("--scale-by-staleness");
-  look("--delay-compensation", flags.delay_compensation, unset.delay_compensation);
-  look("--host-sums", flags.host_sums, unset.host_sums);
-  if (!flags.backups) typed.emplace_back("--no-backups");
-  look("--placement", flags.placement, unset.placement);
-  look("--partition", flags.partition, unset.partition);
-  look("--snapshots", flags.snapshots.folder, unset.snapshots.folder);
-  look("--snapshot-every", flags.snapshots.every_s, unset.snapshots.every_s);
-  look("--snapshots-kept", flags.snapshots.kept, unset.snapshots.kept);
-  look("--restore", flags.snapshots.restore, unset.snapshots.restore);
-  return typed;
-}
-
-void require_none(const ServerFlags& flags, const std::string& strategy) {
-  const auto typed = typed_in(flags);
-  if (typed.empty()) return;
-  std::string advice;
-  if (flags.restarts > 0)
-    advice = fmt::format(
-        "\n  a job that failed is started again, as a whole, by `tutti run{} --restarts {} "
-        "tutti train ...`",
-        strategy == "multi_worker" ? " -n N" : "", flags.restarts);
-  throw UsageError(
-      fmt::format("strategy {} has no servers, which {} {} for: leave it out, or take --strategy "
-                  "parameter_server{}",
-                  strategy, fmt::join(typed, ", "), typed.size() == 1 ? "is" : "are", advice));
-}
-
-}  // namespace
-
 void add_server_flags(CLI::App& app, ServerFlags& flags) {
   app.option_defaults()->group("Parameter servers");
   app.add_option("--servers", flags.servers, "parameter_server: how many servers (1)")
@@ -141,24 +93,11 @@ ps::SnapshotOptions snapshot_options(const SnapshotFlags& flags) {
           .goes_on_from = flags.restore};
 }
 
-ServedOptions served_options(const ServerFlags& flags, const std::string& strategy) {
+ServedOptions served_options(const ServerFlags& flags) {
   ServedOptions options;
-  if (strategy != "parameter_server") {
-    require_none(flags, strategy);
-    return options;
-  }
-  snapshot_options(flags.snapshots);
-  options.drop_slowest = static_cast<int>(flags.drop_slowest);
-  const std::string why = ps::objection_to_snapshots(options.drop_slowest);
-  if (!why.empty() && !flags.snapshots.folder.empty()) throw UsageError("--snapshots with " + why);
   options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
+  options.drop_slowest = static_cast<int>(flags.drop_slowest);
   options.on_lost_worker = ps::on_lost_worker_from(flags.on_lost_worker, "--on-lost-worker");
-  if (flags.restarts > 0 && options.on_lost_worker == ps::OnLostWorker::end)
-    throw UsageError(
-        fmt::format("--restarts {} without --on-lost-worker continue or wait: in step the job ends "
-                    "with the first worker that is lost; out of step `tutti run --restarts {}` "
-                    "starts workers again",
-                    flags.restarts, flags.restarts));
   options.scale_by_staleness = flags.scale_by_staleness;
   options.delay_compensation = flags.delay_compensation;
   options.host_sums = flags.host_sums == "on";

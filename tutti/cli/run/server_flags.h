@@ -49,8 +49,7 @@ struct ServerFlags {
 
 void add_server_flags(CLI::App& app, ServerFlags& flags);
 
-/// UsageError for a staleness or partition that cannot be read, for options that contradict each
-/// other, and for any under another strategy than parameter_server.
-ServedOptions served_options(const ServerFlags& flags, const std::string& strategy);
+/// UsageError for a staleness or partition that cannot be read.
+ServedOptions served_options(const ServerFlags& flags);
 
 }  // namespace tutti::cli

@@ -30,7 +30,7 @@
 #include "tutti/cli/train/text_models.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
-#include "tutti/strategy/choice/needs.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
 
@@ -231,7 +231,7 @@ const std::vector<NeededBy<EvaluateFlags>>& needs_of_evaluations() {
 }
 
 int evaluate(const EvaluateFlags& flags) {
-  refuse_idle_options(strategy_options(flags));
+  require_together(strategy_options(flags));
   if (!flags.follow && checkpoints_in(flags.checkpoints).empty())
     throw UsageError(
         fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, a "

@@ -12,22 +12,6 @@
 #include "tutti/cli/train/options.h"
 
 namespace tutti::cli {
-namespace {
-
-void check_checkpoints(const TrainFlags& flags) {
-  const bool asked = flags.resume || flags.checkpoint_every > 0 || flags.keep_best > 0;
-  if (!asked || keeps_checkpoints(flags)) return;
-  const char* flag = flags.resume                 ? "--resume"
-                     : flags.checkpoint_every > 0 ? "--checkpoint-every"
-                                                  : "--keep-best";
-  if (flags.out.empty())
-    throw UsageError(fmt::format("{} without --out DIR, where the checkpoints are", flag));
-  throw UsageError(fmt::format(
-      "{}: parameter servers keep snapshots: --snapshots DIR, and --restore DIR goes on", flag));
-}
-
-}  // namespace
-
 std::filesystem::path weights_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "model.safetensors";
 }
@@ -51,7 +35,6 @@ std::filesystem::path picture_file(const TrainFlags& flags) {
 }
 
 void check_outputs(const TrainFlags& flags) {
-  check_checkpoints(flags);
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (!flags.trace.empty()) require_writable(flags.trace, "--trace");
   if (flags.out.empty()) return;

@@ -18,8 +18,7 @@ std::vector<std::filesystem::path> spec_files(const TrainFlags& flags);
 
 bool keeps_checkpoints(const TrainFlags& flags);
 
-/// Makes the folder. Throws UsageError where something cannot be written there, and for checkpoints
-/// that have no place.
+/// Makes the folder. Throws UsageError where something cannot be written there.
 void check_outputs(const TrainFlags& flags);
 
 }  // namespace tutti::cli

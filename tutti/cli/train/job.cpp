@@ -22,11 +22,11 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/run/server_flags.h"
 #include "tutti/cli/run/servers.h"
-#include "tutti/cli/train/needs.h"
+#include "tutti/cli/train/facts.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/nn/dense_kernel.h"
-#include "tutti/strategy/choice/needs.h"
+#include "tutti/strategy/choice/launched.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 
 namespace tutti::cli {
@@ -156,7 +156,7 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
 
 // Whether the loss of a worker is not the end of the others.
 bool goes_on(const JobFlags& flags) {
-  const ServedOptions served = served_options(flags.served, flags.strategy);
+  const ServedOptions served = served_options(flags.served);
   return !served.staleness.synchronous() || served.on_lost_worker != ps::OnLostWorker::end;
 }
 
@@ -164,18 +164,13 @@ bool goes_on(const JobFlags& flags) {
 // somebody has (Strategy::by_chief), also when one was lost on its way out.
 bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
   const auto succeeded = [](const WorkerResult& worker) { return !worker.failed(); };
-  if (served_options(flags.served, flags.strategy).staleness.synchronous())
+  if (served_options(flags.served).staleness.synchronous())
     return std::ranges::any_of(result.workers, succeeded);
   return !result.workers.empty() && succeeded(result.workers.front());
 }
 
 void check_servers(const JobFlags& flags) {
   if (!flags.uses_servers()) return;
-  if (const std::string more = recipe_from(flags.optimizer).more_than_a_rule(); !more.empty())
-    throw UsageError(fmt::format(
-        "--optimizer {}: {}: a server has parts of the parameters only; use --strategy mirrored, "
-        "multi_worker or central_storage",
-        flags.optimizer.name, more));
   // Within a launcher the servers are there already.
   if (!flags.served.servers || starts_workers(flags)) return;
   const int there = detail::served_place().num_servers;
@@ -308,9 +303,6 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.mesh = flags.mesh;
   options.shard = flags.shard;
   if (!flags.shares.empty()) take_shares(flags.shares, options);
-  if (!flags.shares.empty() && flags.strategy == "independent")
-    throw UsageError(
-        fmt::format("--shares {}: replicas of strategy independent share no batch", flags.shares));
   options.tensor_blocks = static_cast<int>(flags.tensor_blocks.value_or(0));
   options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
   options.time_limit = millis_of(flags.time_limit_s);
@@ -321,37 +313,20 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.compression = compression_from(flags.compression);
   options.compression.start_step = flags.compression_start;
   options.compression.seed = flags.seed;
-  const bool gathers = options.compression.kind == Compression::Kind::top_k ||
-                       options.compression.kind == Compression::Kind::one_bit;
-  if (gathers && flags.reduction != "fused" && flags.reduction != "all_reduce")
-    throw UsageError(
-        fmt::format("--compression {} gathers what the replicas send and adds it everywhere, so "
-                    "that --reduction {} would have no part in it; leave one of the two out",
-                    flags.compression, flags.reduction));
-  if (options.compression.on() && flags.strategy == "independent")
-    throw UsageError(fmt::format(
-        "--compression {}: replicas of strategy independent send nothing that could be compressed",
-        flags.compression));
-
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
-  recipe_from(flags.optimizer);  // what it refuses is refused here
-  options.served = served_options(flags.served, flags.strategy);
-  refuse_idle(flags.typed, flags, needs_of_jobs());
+  options.served = served_options(flags.served);
+  const RecipeFacts recipe{.more_than_a_rule = recipe_from(flags.optimizer).more_than_a_rule()};
   const int replicas = num_replicas_of(flags);
-  if (!flags.mesh.empty() && flags.strategy == "independent")
-    throw UsageError("--mesh: replicas of strategy independent do not meet");
-  if (!flags.shard.empty() && flags.strategy == "independent")
-    throw UsageError("--shard: replicas of strategy independent do not meet");
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device" && flags.mesh.empty() &&
       flags.replicas && *flags.replicas != replicas)
     throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
                                  flags.reduction_shape, replicas, *flags.replicas));
   if (flags.strategy == "independent") {
-    refuse_idle_options(options);
+    require_together(options, recipe, {}, machine_of(flags));
   } else {
     check_launched(options);
-    check_options(options, workers_of_job(flags));
+    choose(options, recipe, {}, machine_of(flags));
   }
   check_devices(flags, num_ranks_of(flags));
   check_servers(flags);

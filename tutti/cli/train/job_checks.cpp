@@ -69,7 +69,7 @@ nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
 void check_placement(const JobFlags& flags, const nn::Graph& graph) {
   if (!flags.uses_servers()) return;
   try {
-    ps::place(variables_of(graph), served_options(flags.served, flags.strategy).placement);
+    ps::place(variables_of(graph), served_options(flags.served).placement);
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("--partition {}: {}", flags.served.partition, error.what()));
   }

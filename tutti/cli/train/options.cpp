@@ -14,6 +14,7 @@
 #include "tutti/cli/fields.h"
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/flags.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/train/model/class_weight.h"
 
 namespace tutti::cli {
@@ -135,10 +136,7 @@ std::shared_ptr<Callback> early_stopping(const TrainFlags& flags) {
                                      {"restore_best_weights", &o.restore_best_weights},
                                      {"start_from_epoch", &o.start_from_epoch}});
   require_quantity(flags, o.monitor);
-  if (o.restore_best_weights && flags.job.uses_servers())
-    throw UsageError(
-        "restore_best_weights: weights that are on parameter servers cannot be put back; use "
-        "--model-checkpoint");
+  require_together({.kind = flags.job.strategy}, {}, {.restores_best = o.restore_best_weights});
   return callbacks::early_stopping(o);
 }
 
@@ -358,46 +356,10 @@ Callbacks callbacks_from(const TrainFlags& flags) {
   return all;
 }
 
-// All of them have a say in the learning rate.
-static void check_large_batch(const TrainFlags& flags) {
-  const auto large = large_batch_from(flags);
-  if (!large) return;
-  const auto refuse = [](bool given, const char* flag, const char* why) {
-    if (given) throw UsageError(fmt::format("--large-batch with {}: {}", flag, why));
-  };
-  refuse(flags.warm_up > 0, "--warm-up",
-         "it has a warm_up of its own, in epochs; give one of them");
-  refuse(!flags.reduce_on_plateau.empty(), "--reduce-on-plateau",
-         "both set the learning rate; give one of them");
-  const char* const both = "its base_rate is the same, that of the base batch; give one of them";
-  refuse(large->base_rate > 0 && flags.job.optimizer.learning_rate.has_value(), "--learning-rate",
-         both);
-  refuse(large->base_rate > 0 && !flags.schedule.empty(), "--schedule", both);
-}
-
-void check_decisions(const TrainFlags& flags, const StrategyOptions& strategy) {
-  if (!flags.loss_scaling.empty() && flags.job.uses_servers())
-    throw UsageError(
-        "--loss-scaling: all replicas leave a step out or none, which parameter servers cannot; "
-        "use mirrored, multi_worker or central_storage");
-  check_large_batch(flags);
-  const bool scheduled = !flags.schedule.empty() || flags.warm_up > 0;
-  if (scheduled && !flags.reduce_on_plateau.empty())
-    throw UsageError(
-        "--reduce-on-plateau with --schedule or --warm-up: both set the learning rate; give one");
-  const ServedOptions& served = strategy.served;
-  if (served.staleness.synchronous() && served.drop_slowest == 0 &&
-      served.on_lost_worker == ps::OnLostWorker::end)
-    return;
-  const auto refuse = [](const std::string& flag) {
-    throw UsageError(fmt::format(
-        "{}: one worker cannot decide for the others where they do not meet in every step "
-        "(--staleness above 0, --drop-slowest, --on-lost-worker continue or wait)",
-        flag));
-  };
+std::string deciding_flag(const TrainFlags& flags) {
   for (const CallbackMaker& callback : kCallbacks)
-    if (callback.decides && !(flags.*callback.text).empty()) refuse(callback.flag);
-  if (flags.nan == "end") refuse("--nan end");
+    if (callback.decides && !(flags.*callback.text).empty()) return callback.flag;
+  return flags.nan == "end" ? "--nan end" : "";
 }
 
 }  // namespace tutti::cli

@@ -44,7 +44,8 @@ CheckpointOptions checkpoint_options(const TrainFlags& flags);
 /// New callbacks, those that only watch first. The folders of their files are made.
 Callbacks callbacks_from(const TrainFlags& flags);
 
-/// Throws where callbacks, schedule or scaling of losses cannot work under the strategy.
-void check_decisions(const TrainFlags& flags, const StrategyOptions& strategy);
+/// A flag by which a worker ends or changes the training, and so needs all of them in a step; "":
+/// there is none.
+std::string deciding_flag(const TrainFlags& flags);
 
 }  // namespace tutti::cli

@@ -29,11 +29,11 @@
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
 #include "tutti/cli/results.h"
+#include "tutti/cli/train/facts.h"
 #include "tutti/cli/train/figures.h"
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/flags.h"
 #include "tutti/cli/train/job.h"
-#include "tutti/cli/train/needs.h"
 #include "tutti/cli/train/options.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/models/models.h"
@@ -61,8 +61,8 @@ struct Plan {
 
 // Where workers are not in step, each takes its share of the global batch alone.
 int64_t batch_of_worker(const TrainFlags& flags) {
-  const bool alone = flags.job.uses_servers() &&
-                     !served_options(flags.job.served, flags.job.strategy).staleness.synchronous();
+  const bool alone =
+      flags.job.uses_servers() && !served_options(flags.job.served).staleness.synchronous();
   const auto job = job_of_this_process();
   return alone && job ? std::max<int64_t>(1, flags.job.global_batch / job->num_workers)
                       : flags.job.global_batch;
@@ -111,7 +111,7 @@ data::Dataset taken(const TrainFlags& flags, const data::Dataset& all) {
   return all.shuffle({.seed = flags.job.seed, .each_epoch = false}).take(flags.take);
 }
 
-void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
+void check_precision(const TrainFlags& flags, const StrategyOptions& strategy) {
   try {
     const auto devices = devices_from(strategy.device);
     const bool on_gpus = std::ranges::all_of(
@@ -120,11 +120,6 @@ void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("--precision: {}", error.what()));
   }
-  if (flags.accumulate > 1 && !strategy.served.staleness.synchronous())
-    throw UsageError(fmt::format(
-        "--accumulate {}: with --staleness {} each batch is an update of its own; use a "
-        "larger --batch-size",
-        flags.accumulate, flags.job.served.staleness));
 }
 
 CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
@@ -185,9 +180,8 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
 Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
-  refuse_idle(flags.job.typed, flags, needs_of_training());
-  check_steps(flags, strategy);
-  check_decisions(flags, strategy);
+  require_together(strategy, recipe_facts(flags), fit_facts(flags), machine_of(flags.job));
+  check_precision(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here
   check_gpt_flags(flags.job.model, flags.gpt);
   model_layout(flags);

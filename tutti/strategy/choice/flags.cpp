@@ -45,11 +45,9 @@ Order order_of(std::string_view flag, std::string_view text) {
   return text == "any" ? Order::any : Order::fixed;
 }
 
-constexpr std::string_view kScaleByStaleness = "--scale-by-staleness";
-constexpr std::string_view kDeterministic = "--deterministic";
-constexpr std::string_view kStepGraph = "--step-graph";
 // Those without a value.
-constexpr std::string_view kSwitches[] = {kScaleByStaleness, kDeterministic, kStepGraph};
+constexpr std::string_view kSwitches[] = {"--scale-by-staleness", "--deterministic",
+                                          "--step-graph"};
 
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
@@ -70,9 +68,9 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.served.on_lost_worker = ps::on_lost_worker_from(value, flag);
   if (flag == "--delay-compensation")
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
-  if (flag == kScaleByStaleness) options.served.scale_by_staleness = true;
-  if (flag == kDeterministic) options.deterministic = true;
-  if (flag == kStepGraph) options.step_graph = true;
+  if (flag == "--scale-by-staleness") options.served.scale_by_staleness = true;
+  if (flag == "--deterministic") options.deterministic = true;
+  if (flag == "--step-graph") options.step_graph = true;
   if (flag == "--placement")
     options.served.placement.how = ps::PlacementOptions::how_from(value, flag);
   if (flag == "--partition")

@@ -10,7 +10,6 @@
 #include "tutti/base/typed.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/mesh/mesh.h"
-#include "tutti/strategy/choice/needs.h"
 #include "tutti/sync/shard.h"
 
 namespace tutti {
@@ -22,75 +21,30 @@ const std::vector<std::string> kLaterKinds = {"tpu"};
 constexpr int kMostInTurn = 4096;
 constexpr double kMostGivenShare = 1e9;
 
-void check_served(const StrategyOptions& options, int num_workers) {
-  constexpr const char* kWhy = "strategy parameter_server adds gradients on its servers";
-  if (options.reduction != "fused" || options.make_reduction)
-    throw UsageError(fmt::format("--reduction {}: {}, so that no reduction can be chosen",
-                                 options.make_reduction ? "of your own" : options.reduction, kWhy));
-  if (options.compression.on())
-    throw UsageError(fmt::format("--compression: {}, so that no compression can be chosen", kWhy));
-  const ServedOptions& served = options.served;
+void check_served(const ServedOptions& served, int num_workers) {
   ps::check({served.drop_slowest, served.scale_by_staleness, served.delay_compensation},
             served.staleness, num_workers);
   ps::check(served.on_lost_worker, served.staleness, served.drop_slowest);
 }
 
-void check_shard(const StrategyOptions& options) {
-  shard_by_name(options.shard);
-  const auto refuse = [&](const std::string& why) {
-    throw UsageError(fmt::format("--shard {}: {}", options.shard, why));
-  };
-  if (options.uses_servers() || options.kind == "central_storage")
-    refuse(
-        fmt::format("strategy {} has parameters and state in one place; use mirrored or "
-                    "multi_worker",
-                    options.kind));
-  if (options.reduction != "fused" || options.make_reduction || options.compression.on())
-    refuse(fmt::format(
-        "gradients go to those who own them; leave reduction {} and compression {} "
-        "out",
-        options.make_reduction ? "of your own" : options.reduction, describe(options.compression)));
-}
-
-// Where replicas that take their parts of one batch, each all of a model, meet in every step.
-void check_moving_shares(const StrategyOptions& options) {
-  const std::string flag =
-      options.by_speed ? "--shares by-speed" : "--shares file:" + options.shares_file;
-  const auto refuse = [&](const std::string& why) {
-    throw UsageError(fmt::format("{}: {}", flag, why));
-  };
-  if (!options.shares.empty() || (options.by_speed && !options.shares_file.empty()))
-    refuse(fmt::format("shares [{}] and file \"{}\" were given beside; give one of them",
-                       fmt::join(options.shares, ", "), options.shares_file));
-  if (options.uses_servers())
-    refuse(
-        "strategy parameter_server has steps of its own; use mirrored, multi_worker or "
-        "central_storage");
-  if (!options.mesh.empty())
-    if (const auto mesh = mesh::Mesh::parse(options.mesh, 0); mesh.model_ranks() > 1)
-      refuse(fmt::format(
-          "on the mesh of {} a replica is {} ranks, whose stages wait for each other; give shares "
-          "in numbers (--shares 2,1)",
-          mesh.sentence(), mesh.model_ranks()));
-  if (!options.by_speed) return;
-  if (options.kind == "one_device")
-    refuse(
-        "under one_device the replicas take turns on one device and have no speeds of their own; "
-        "train by what another strategy has recorded: --shares file:PATH");
-  if (options.shard == "gradients" || options.shard == "parameters")
-    refuse(fmt::format(
-        "--shard {} has replicas wait for each other within forward and backward, so that nobody "
-        "knows how long one computes; take --shard state, or shares in numbers (--shares 2,1)",
-        options.shard));
-  const BySpeed& by = *options.by_speed;
-  const auto in_range = [&](const char* name, auto value, auto low, auto high) {
+void check_by_speed(const BySpeed& by) {
+  const auto in_range = [](const char* name, auto value, auto low, auto high) {
     if (!(value >= low && value <= high))
-      refuse(fmt::format("{} is {}; expected {} to {}", name, value, low, high));
+      throw UsageError(
+          fmt::format("--shares by-speed: {} is {}; expected {} to {}", name, value, low, high));
   };
   in_range("first_look", by.first_look, int64_t{10}, int64_t{1'000'000});
   in_range("rarest_look", by.rarest_look, by.first_look, int64_t{1'000'000'000});
   in_range("least_gain", by.least_gain, 0.0, 10.0);
   in_range("most_error", by.most_error, 0.0, 10.0);
+}
+
+void check_mesh(const StrategyOptions& options) {
+  const int ranks = mesh::Mesh::parse(options.mesh, 0).size(mesh::Axis::tensor);
+  if (options.tensor_blocks != 0 && options.tensor_blocks < ranks)
+    throw UsageError(
+        fmt::format("--mesh {}: {} tensor blocks for {} ranks; expected at least one each",
+                    options.mesh, options.tensor_blocks, ranks));
 }
 
 }  // namespace
@@ -151,18 +105,12 @@ void check_options(const StrategyOptions& options, int num_workers) {
           "a share is {}; expected a number above 0: a replica that is to get nothing is better "
           "left out (fewer replicas)",
           share));
-  if (options.shares_move()) check_moving_shares(options);
-  if (options.kind == "central_storage" &&
-      (options.reduction != "fused" || options.make_reduction || options.compression.on()))
-    throw UsageError(fmt::format(
-        "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
-        "reduction {} with compression {} keeps one a replica: use mirrored",
-        options.reduction, describe(options.compression)));
+  if (options.by_speed) check_by_speed(*options.by_speed);
+  check_mesh(options);
   if (options.engine != "nccl" && options.engine != "hier")
     throw UsageError(fmt::format("engine {}: expected nccl or hier", options.engine));
-  if (!options.shard.empty()) check_shard(options);
-  if (options.uses_servers()) check_served(options, num_workers);
-  refuse_idle_options(options);
+  if (!options.shard.empty()) shard_by_name(options.shard);
+  if (options.uses_servers()) check_served(options.served, num_workers);
 }
 
 }  // namespace tutti

@@ -85,7 +85,7 @@ struct StrategyOptions {
   std::string shares_file{};  ///< they change as this file says (data/share_schedule.h); "": none
   bool shares_move() const noexcept { return by_speed || !shares_file.empty(); }
   /// This process trains by itself, whatever a launcher has started beside it, as in a sweep. Else
-  /// one of several workers is refused by the strategies of one process (needs.h).
+  /// one of several workers is refused by the strategies of one process (launched.h).
   bool alone = false;
   /// Flags that were typed, "--engine nccl": one that does nothing here is refused with any value,
   /// also with that which it has anyway.
@@ -101,9 +101,8 @@ data::ShareSchedule shares_of_file(const StrategyOptions& options, int replicas)
 /// Replicas that a strategy of that kind can have.
 int most_replicas(std::string_view kind);
 
-/// Throws UsageError, naming what, for options that contradict each other or do nothing beside the
-/// others, as far as that is known before replicas meet and variables are made. `num_workers`: of
-/// the job.
+/// Throws UsageError, naming what, for options out of range, and for those of servers that
+/// contradict each other; what goes with what is choose()'s (choice.h). `num_workers`: of the job.
 void check_options(const StrategyOptions& options, int num_workers);
 
 /// Takes the strategy's own flags (strategy_from_flags in strategy.h lists them) out of argv.

@@ -11,7 +11,6 @@
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/queues/config.h"
-#include "tutti/strategy/choice/needs.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 
 namespace tutti::detail {
@@ -136,24 +135,9 @@ ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int repli
   return ReductionShape::hosts(std::vector<int>(replicas / here, here));
 }
 
-// The launcher was asked for snapshots, the program leaves late gradients out.
-void require_no_snapshots(const ServedOptions& served) {
-  const char* const folder = std::getenv(kSnapshotsVariable);
-  const std::string why = ps::objection_to_snapshots(served.drop_slowest);
-  if (!why.empty() && folder != nullptr && *folder != '\0')
-    throw UsageError(fmt::format("--snapshots {} with {}", folder, why));
-}
-
 // Replicas of several workers are in sync only where no gradient may be stale.
 World parameter_server_world(StrategyOptions& options) {
   const ServedPlace place = served_place();
-  if (place.coordinated &&
-      (options.served.staleness.bounded() || options.served.delay_compensation != 0))
-    throw UsageError(fmt::format(
-        "strategy parameter_server: staleness {}, delay compensation {} in a job with a "
-        "coordinator; expected inf and 0, since steps go to whichever worker is free",
-        options.served.staleness.text(), options.served.delay_compensation));
-  require_no_snapshots(options.served);
   const bool in_sync = options.served.staleness.synchronous() && place.num_workers > 1;
   if (in_sync && options.served.on_lost_worker == ps::OnLostWorker::end)
     return multi_worker_world(options);
@@ -223,42 +207,16 @@ void join_mesh_groups(World& world) {
   });
 }
 
-void deal_out(World& world, StrategyOptions& options, const mesh::Mesh& mesh) {
+void deal_out(World& world, const mesh::Mesh& mesh) {
   world.mesh = mesh;
   if (mesh.model_ranks() == 1) return;
   require_even(mesh, world);
-  if (world.on_devices())
-    throw UsageError(fmt::format(
-        "--mesh {}: stages and pieces of layers are on the CPU in this version; leave --device out",
-        options.mesh));
   world.model_ranks = mesh.model_ranks();
   join_mesh_groups(world);
 }
 
-void require_mesh_possible(const StrategyOptions& options, const mesh::Mesh& mesh) {
-  const auto refuse = [&](const std::string& why) {
-    throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
-  };
-  if (mesh.size(mesh::Axis::shard) > 1 && options.shard.empty())
-    refuse(
-        "ranks on axis shard have pieces of the training: say of what, with --shard state, "
-        "gradients or parameters");
-  if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(mesh::Axis::tensor))
-    refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
-                       options.tensor_blocks, mesh.size(mesh::Axis::tensor)));
-  if (mesh.model_ranks() == 1) return;
-  if (options.uses_servers() || options.kind == "central_storage")
-    refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
-                       options.kind));
-  if (options.compression.on() ||
-      (options.reduction != "fused" && options.reduction != "all_reduce"))
-    refuse(fmt::format("reduction {} with compression {} is of whole replicas; leave it out",
-                       options.reduction, describe(options.compression)));
-}
-
 mesh::Mesh mesh_of(StrategyOptions& options) {
   const mesh::Mesh mesh = mesh::Mesh::parse(options.mesh, options.replicas);
-  require_mesh_possible(options, mesh);
   if (!options.mesh.empty()) options.replicas = mesh.replicas();
   options.tensor_blocks = std::max(options.tensor_blocks, mesh.size(mesh::Axis::tensor));
   return mesh;
@@ -313,12 +271,8 @@ World make_world(StrategyOptions& options) {
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
-  if (!options.shard.empty() && world.on_devices())
-    throw UsageError(
-        fmt::format("--shard {}: slices are updated on the CPU in this version; leave --device out",
-                    options.shard));
-  if (!world.in_turn())
-    deal_out(world, options, options.mesh.empty() ? mesh::Mesh(world.size) : mesh);
+  require_together(options, {}, {}, {.gpus = world.on_devices()});
+  if (!world.in_turn()) deal_out(world, options.mesh.empty() ? mesh::Mesh(world.size) : mesh);
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
@@ -326,7 +280,7 @@ World make_world(StrategyOptions& options) {
   if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
     make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
   else
-    refuse_nccl_options(options);
+    require_together(options, {}, {}, {.nccl = false});
   return world;
 }
 
@@ -359,6 +313,15 @@ std::chrono::microseconds poll_of_servers() {
 }
 
 }  // namespace
+
+Machine machine_here(const StrategyOptions& options) {
+  Machine machine;
+  if (!options.uses_servers()) return machine;
+  if (const auto job = job_of_this_process()) machine.workers = job->num_workers;
+  machine.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
+  if (const char* const folder = std::getenv(kSnapshotsVariable)) machine.snapshots = folder;
+  return machine;
+}
 
 ServedPlace served_place() {
   const char* const service = std::getenv(kViewServiceVariable);

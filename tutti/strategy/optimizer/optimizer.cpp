@@ -196,12 +196,9 @@ void Optimizer::forget_accumulated() {
 }
 
 void Optimizer::scale_losses(const optim::LossScale& scale) {
-  if (state_->tables)
-    throw UsageError("scale_losses: rows of embedding tables are updated without it");
-  if (state_->updater->client() != nullptr)
-    throw UsageError(
-        "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
-        "mirrored, multi_worker or central_storage");
+  require_together(
+      state_->strategy.options(),
+      {.table = state_->tables ? state_->tables->specs().front().name : "", .scales_losses = true});
   for (State::Lane& lane : state_->lanes) lane.scale = scale;
   if (auto* const devices = state_->updater->parts().on_device) devices->scale_losses(scale);
   if (state_->captured) state_->captured->forget();

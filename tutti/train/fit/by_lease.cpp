@@ -18,10 +18,6 @@ class ByLease final : public Pace {
       throw UsageError(
           "fit: initial_epoch: workers are not in step (--staleness), the servers count the "
           "epochs");
-    if (fit.options().accumulate > 1)
-      throw UsageError(
-          "fit: accumulate: workers are not in step (--staleness), each batch is an update; use a "
-          "larger batch");
   }
 
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override;

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
@@ -89,28 +90,23 @@ void require_something_to_train(const torch::nn::Module& module) {
       parameters.size()));
 }
 
-/// What steps of microbatches, and of parts of a model, do not have.
-void check_parts(const Model::State& model, const FitOptions& options) {
-  const World& world = model.strategy.world();
-  if (options.microbatches == 1 && !model.laid_out->in_parts()) return;
-  const auto refuse = [](const std::string& what) {
-    throw UsageError("fit: microbatches, and stages or blocks of layers: " + what);
-  };
-  if (options.accumulate > 1)
-    refuse("accumulate is of batches; take more microbatches in place of it");
-  if (world.on_devices()) refuse("they are on the CPU in this version; leave the device out");
-  if (model.strategy.options().uses_servers() || world.apart)
-    refuse("parameter servers take a gradient a batch; use mirrored, multi_worker or one_device");
-  if (model.compiled->precision != Precision::float32)
-    refuse("they are float32 in this version; leave the precision out");
-  if (model.compiled->optimizer.loss_scale()) refuse("losses are not scaled there");
-  if (model.compiled->optimizer.tables() != nullptr)
-    refuse("rows of embedding tables get gradients once a batch; use nn::Embedding");
-  if (nn::meets_in_forward(*model.modules.module(0)))
-    refuse("a layer that needs all replicas in forward (SyncBatchNorm) cannot have them there");
-  if (model.modules.whole() != nullptr && options.loader.on_bad.replace)
-    refuse("damaged samples are not replaced where several ranks read a part; leave on_bad out");
-  model.laid_out->check_microbatches(options.microbatches);
+void require_together(const Model::State& model, const FitOptions& options) {
+  const detail::Compiled& compiled = *model.compiled;
+  const bool in_parts = model.laid_out->in_parts();
+  RecipeFacts recipe{.precision = std::string(name_of(compiled.precision)),
+                     .scales_losses = compiled.optimizer.loss_scale().has_value(),
+                     .counts_labels = detail::counts_labels(compiled.goals),
+                     .meets_in_forward = nn::meets_in_forward(*model.modules.module(0))};
+  if (const SparseTables* const tables = compiled.optimizer.tables())
+    recipe.table = tables->specs().front().name;
+  tutti::require_together(model.strategy.options(), recipe,
+                          {.accumulate = options.accumulate,
+                           .microbatches = options.microbatches,
+                           .in_parts = in_parts,
+                           .replaces_damaged = options.loader.on_bad.replace.has_value()},
+                          {.gpus = model.strategy.world().on_devices()});
+  if (in_parts || options.microbatches > 1)
+    model.laid_out->check_microbatches(options.microbatches);
 }
 
 void require_batch_norms(const Model::State& model, const data::Dataset& train,
@@ -129,17 +125,6 @@ void check_shares(const Model::State& model, const data::Dataset& train,
   moving->require_rows("fit", batch);
   for (const data::SharesFrom& change : moving->schedule().changes)
     require_batch_norms(model, train, options, moving->schedule().at(change.step));
-  if (!model.strategy.options().by_speed) return;
-  if (options.microbatches > 1)
-    throw UsageError(fmt::format(
-        "fit: microbatches is {}, and --shares by-speed measures parts of batches as a whole; give "
-        "shares in numbers (--shares 2,1)",
-        options.microbatches));
-  if (nn::meets_in_forward(*model.modules.module(0)))
-    throw UsageError(
-        "fit: --shares by-speed: a layer that needs all replicas in forward (SyncBatchNorm) has "
-        "them wait for each other, so that nobody knows how long one computes; give shares in "
-        "numbers (--shares 2,1)");
 }
 
 void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
@@ -175,17 +160,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   require_something_to_train(*modules.module(0));
   for (int local = 0; local < modules.size(); ++local)
     detail::require_one_device(*modules.module(local));
-  if (strategy.options().step_graph && options.accumulate > 1)
-    throw UsageError(fmt::format(
-        "fit: accumulate is {}, but a step graph is of steps of one batch; leave one of them out",
-        options.accumulate));
   check_data("fit", train, true);
-  if (strategy.options().step_graph && detail::counts_labels(compiled->goals))
-    throw UsageError(
-        "fit: a step graph divides every step's loss by one number, but this loss by how many "
-        "labels "
-        "count (ignore_label, a class of weight 0); leave one of them out");
-  check_parts(*this, options);
+  require_together(*this, options);
   check_shares(*this, train, options);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);

@@ -13,6 +13,7 @@
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/gradient_meter.h"
 #include "tutti/sync/sparse_tables.h"
@@ -41,21 +42,16 @@ void own_storage(const ReplicatedModules& modules) {
 }
 
 // Throws before anything changes.
-void require_measurable(const World& world) {
+void require_measurable(const Strategy& strategy, const CompileOptions& options) {
+  const World& world = strategy.world();
+  require_together(strategy.options(),
+                   {.torch_optimizer = !std::holds_alternative<optim::Recipe>(options.optimizer),
+                    .measures_noise = true},
+                   {}, {.gpus = world.on_devices()});
   if (world.num_replicas() < 2)
     throw UsageError(
         "compile: noise_scale: one replica's gradients say nothing of their noise; expected two "
         "replicas or more (--replicas 2; one_device computes them in turn)");
-}
-
-void begin_measuring(Optimizer& optimizer) {
-  GradientMeter* const meter = optimizer.updater().meter();
-  if (meter == nullptr)
-    throw UsageError(
-        "compile: noise_scale: measured where the fused step adds gradients: on CPUs, by one of "
-        "tutti's optimizers (optim::sgd() and so on), without parameter servers, --reduction, "
-        "--compression, --shard, and stages or pieces of layers (--mesh); leave one of them out");
-  meter->begin_measuring();
 }
 
 std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
@@ -270,7 +266,7 @@ void Model::compile(CompileOptions options) {
     num_states = recipe->rule().num_states();
   detail::Goals goals = detail::goals_of(options, state.graph);
   auto large_batch = detail::large_batch_of(options);
-  if (options.noise_scale) detail::require_measurable(state.strategy.world());
+  if (options.noise_scale) detail::require_measurable(state.strategy, options);
   std::string words;
   if (!detail::is_alone(state.strategy)) words = detail::compile_words(options, goals, state);
   detail::require_same_words(state.strategy, "compile", words);
@@ -281,7 +277,7 @@ void Model::compile(CompileOptions options) {
   Optimizer optimizer = std::visit(
       [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
   if (scale) optimizer.scale_losses(*scale);
-  if (options.noise_scale) detail::begin_measuring(optimizer);
+  if (options.noise_scale) optimizer.updater().meter()->begin_measuring();
   state.compiled.emplace(
       detail::Compiled{std::move(optimizer), std::move(goals), std::move(options.learning_rate),
                        options.precision, detail::optimizer_words(options.optimizer),

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tutti/device/devices.h"
-#include "tutti/strategy/choice/options.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 #include "tutti/strategy/membership/detail/data_agreement.h"
 #include "tutti/sync/served_options.h"
@@ -63,6 +63,9 @@ Workers workers_of(const World& world);
 /// in step; elsewhere nothing.
 void require_same_data(const World& world, std::string_view operation, std::string_view what,
                        const data::Dataset& dataset, uint64_t seed);
+
+/// What the launcher says of a job with parameter servers; of any other nothing.
+Machine machine_here(const StrategyOptions& options);
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

@@ -13,6 +13,7 @@
 
 #include "tutti/base/log.h"
 #include "tutti/ps/client/client.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 #include "tutti/strategy/modules/replicated.h"
 #include "tutti/strategy/optimizer/detail/stale_reads.h"
@@ -47,30 +48,9 @@ struct Optimizer::State final : WorldMember {
     return all;
   }
 
-  // The tables of the model; none for a strategy or an optimizer that cannot hold them.
-  std::vector<ps::SparseTableSpec> table_specs(const optim::Recipe* recipe) const {
-    const auto specs = tables_of(layers().at(0));
-    if (specs.empty()) return specs;
-    if (modules.whole() != nullptr)
-      throw UsageError(fmt::format(
-          "embedding table \"{}\": a mesh with stages or pieces of layers has none; use "
-          "nn::Embedding",
-          specs[0].name));
-    const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
-    if (recipe != nullptr && !recipe->more_than_a_rule().empty())
-      throw UsageError(fmt::format("{}: its rows are updated one by one, without {}", table,
-                                   recipe->more_than_a_rule()));
-    if (recipe == nullptr)
-      throw UsageError(table +
-                       ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
-                       "a torch optimizer cannot");
-    if (strategy.kind() == "multi_worker")
-      throw UsageError(table +
-                       ": strategy multi_worker has nobody who keeps its rows for all workers; use "
-                       "parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored "
-                       "on one host");
-    return specs;
-  }
+  // Makes its updater, as was chosen.
+  void update_by(const optim::Recipe& recipe, const Choice& choice,
+                 const ReplicatedOptions& replicated);
 
   void bound(std::shared_ptr<Updater> made, const std::vector<ps::SparseTableSpec>& specs = {},
              const std::optional<optim::Rule>& rule = {}) {
@@ -89,10 +69,10 @@ struct Optimizer::State final : WorldMember {
 
   void capture_steps() {
     StepCapture* const capture = updater->parts().capture;
-    if (tables || capture == nullptr)
+    if (capture == nullptr)
       throw UsageError(
-          "step_graph: it is of parameters that one device updates by itself: with sgd, adam or "
-          "adamw, no reduction, no embedding tables; leave out --step-graph");
+          "step_graph: it is of parameters that one device updates by itself, with sgd, adam or "
+          "adamw; leave out --step-graph");
     captured = std::make_unique<detail::CapturedSteps>(
         std::shared_ptr<StepCapture>(updater, capture), strategy.world().queues.at(0));
   }

@@ -1,0 +1,36 @@
+#include "tutti/cli/train/facts.h"
+
+#include "tutti/cli/train/files.h"
+#include "tutti/cli/train/options.h"
+
+namespace tutti::cli {
+
+RecipeFacts recipe_facts(const TrainFlags& flags) {
+  const auto large = large_batch_from(flags);
+  return {.more_than_a_rule = recipe_from(flags.job.optimizer).more_than_a_rule(),
+          .precision = flags.precision,
+          .scales_losses = !flags.loss_scaling.empty(),
+          .measures_noise = flags.noise_scale,
+          .large_batch = large.has_value(),
+          .rate_of_base = large && large->base_rate > 0,
+          .rate_given = flags.job.optimizer.learning_rate.has_value(),
+          .schedule = flags.schedule,
+          .warms_up = flags.warm_up > 0,
+          .rate_on_plateau = !flags.reduce_on_plateau.empty()};
+}
+
+FitFacts fit_facts(const TrainFlags& flags) {
+  return {.accumulate = flags.accumulate,
+          .microbatches = flags.microbatches,
+          .decides = deciding_flag(flags),
+          .checkpoints = keeps_checkpoints(flags),
+          .best_kept = flags.keep_best > 0,
+          .loads_ahead = flags.loader.workers != "0",
+          .recomputes_part = flags.recompute != "full"};
+}
+
+Machine machine_of(const JobFlags& flags) {
+  return {.workers = workers_of_job(flags), .snapshots = flags.served.snapshots.folder};
+}
+
+}  // namespace tutti::cli

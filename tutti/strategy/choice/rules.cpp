@@ -1,0 +1,265 @@
+// What goes with what.
+#include "tutti/strategy/choice/detail/features.h"
+
+namespace tutti::detail::features {
+
+constexpr auto never = Together::never;
+constexpr auto needed = Together::needed;
+
+// ---- why ----
+
+constexpr std::string_view kOfGpus = "it is of GPUs, and --device cpu uses none";
+constexpr std::string_view kOfServers =
+    "it says what parameter servers do, and this strategy has none (--strategy parameter_server)";
+constexpr std::string_view kOfStages =
+    "it is of stages, and --mesh has none (--mesh stage=2 cuts the model into two)";
+constexpr std::string_view kOfCheckpoints =
+    "it is of checkpoints, and none are kept (--out DIR keeps them; parameter servers have "
+    "snapshots instead: --snapshots DIR, and --restore DIR goes on)";
+constexpr std::string_view kOfSnapshots =
+    "it is of snapshots, and none are written (--strategy parameter_server --snapshots DIR)";
+constexpr std::string_view kOfLoader =
+    "it is of batches that are made ahead, and --workers 0 makes none";
+constexpr std::string_view kOneCopy =
+    "strategy {kind} keeps one storage of the parameters, which tutti's own rules update "
+    "(optim::adam() and so on), and this updates a copy a replica";
+constexpr std::string_view kToOwners =
+    "gradients go to those who own the slices, which tutti's own rules update (optim::adam() and "
+    "so "
+    "on); {other} is of whole parameters";
+constexpr std::string_view kNoMeeting = "replicas of strategy independent do not meet";
+constexpr std::string_view kWholeReplicas = "strategy {kind} has whole replicas";
+constexpr std::string_view kOfWhole = "{other} is of whole replicas";
+constexpr std::string_view kOfParts =
+    "it is of whole replicas, and with {other} each rank has a part";
+constexpr std::string_view kUnknownSpeed =
+    "a layer that needs all replicas in forward (SyncBatchNorm) has them wait for each other, so "
+    "that nobody knows how long one computes";
+constexpr std::string_view kInNumbers = "give shares in numbers (--shares 2,1)";
+constexpr std::string_view kOneOfThem = "give one of them";
+constexpr std::string_view kUseReplicas = "use mirrored, multi_worker or central_storage";
+constexpr std::string_view kUseWorkers = "use mirrored or multi_worker";
+constexpr std::string_view kUsePlaces = "use mirrored, multi_worker or one_device";
+constexpr std::string_view kOfFusedStep =
+    "it is measured where the fused step adds gradients: on CPUs, by one of tutti's optimizers "
+    "(optim::sgd() and so on), without parameter servers, --reduction, --compression, --shard, and "
+    "stages or pieces of layers (--mesh)";
+constexpr std::string_view kOfOneDevice =
+    "it is of parameters that one device updates by itself: with sgd, adam or adamw, no reduction, "
+    "no embedding tables, not with {other}";
+
+constexpr Rule kRules[] = {
+    {kMovingShares, never, kGivenShares, "{other} were given beside", kOneOfThem},
+    {kBySpeed, never, kSharesOfFile, "{other} was given beside", kOneOfThem},
+    {kMovingShares, never, kServers, "strategy parameter_server has steps of its own",
+     "use mirrored, multi_worker or central_storage"},
+    {kMovingShares, never, kModelParts,
+     "with {other} a replica is several ranks, whose stages wait for each other", kInNumbers},
+    {kBySpeed, never, kOneDevice,
+     "under one_device the replicas take turns on one device and have no speeds of their own",
+     "train by what another strategy has recorded: --shares file:PATH"},
+    {kBySpeed, never, kShardWithin,
+     "{other} has replicas wait for each other within forward and backward, so that nobody knows "
+     "how long one computes",
+     "take --shard state, or shares in numbers (--shares 2,1)"},
+    {kBySpeed, never, kGpus,
+     "replicas on GPUs queue their work, and their hosts do not know how long it takes",
+     kInNumbers},
+    {kBySpeed, never, kMicrobatches, "parts of batches are measured as a whole, not in {other}",
+     kInNumbers},
+    {kBySpeed, never, kMeetsInForward, kUnknownSpeed, kInNumbers},
+    {kShares, never, kIndependent, "replicas of strategy independent share no batch"},
+
+    {kCompression, never, kServers,
+     "strategy parameter_server adds gradients on its servers, so that no compression can be "
+     "chosen",
+     kUseWorkers},
+    {kCompression, never, kCentralStorage,
+     "strategy central_storage keeps one copy of the parameters, which the fused step updates",
+     "use mirrored"},
+    {kCompression, never, kIndependent,
+     "replicas of strategy independent send nothing that could be compressed"},
+    {kGathering, never, kOtherReduction,
+     "it gathers what the replicas send and adds it everywhere, so that {other} would have no part "
+     "in it",
+     "leave one of the two out"},
+    {kCompressionStart, needed, kCompression,
+     "it is the first step that is compressed, and --compression is none"},
+    {kReduction, needed, kNoServers,
+     "strategy parameter_server adds gradients on its servers, so that no reduction can be chosen"},
+    {kReduction, never, kCentralStorage,
+     "strategy central_storage keeps one copy of the parameters, which the fused step updates",
+     "use mirrored"},
+
+    {kShard, never, kServers, "strategy {kind} has parameters and state in one place", kUseWorkers},
+    {kShard, never, kCentralStorage, "strategy {kind} has parameters and state in one place",
+     kUseWorkers},
+    {kShard, never, kIndependent, kNoMeeting},
+    {kShard, never, kCompression, kToOwners, "leave one of the two out"},
+    {kShard, never, kReduction, kToOwners, "leave one of the two out"},
+    {kShard, never, kGpus, "slices are updated on the CPU in this version", "leave --device out"},
+    {kShardBucket, needed, kShard,
+     "it is of what is cut over the replicas, and nothing is (--shard)"},
+
+    {kShardAxis, needed, kShard, "ranks on axis shard have pieces of the training",
+     "say of what, with --shard state, gradients or parameters"},
+    {kMesh, never, kIndependent, kNoMeeting},
+    {kModelParts, never, kServers, kWholeReplicas, kUsePlaces},
+    {kModelParts, never, kCentralStorage, kWholeReplicas, kUsePlaces},
+    {kModelParts, never, kCompression, kOfWhole, "leave it out"},
+    {kModelParts, never, kOtherReduction, kOfWhole, "leave it out"},
+    {kPartsOfRanks, never, kGpus, "stages and pieces of layers are on the CPU in this version",
+     "leave --device out"},
+
+    {kSnapshots, never, kDropSlowest,
+     "with {other} each server leaves other late steps out, so there is no moment at which all "
+     "have "
+     "the same",
+     "leave one of the two out"},
+    {kDelayCompensation, never, kCoordinator,
+     "in a job with a coordinator steps go to whichever worker is free"},
+    {kBoundedStaleness, never, kCoordinator,
+     "in a job with a coordinator steps go to whichever worker is free", "take --staleness inf"},
+
+    {kTorchOptimizer, never, kServers, kOneCopy, "use mirrored or multi_worker"},
+    {kTorchOptimizer, never, kCentralStorage, kOneCopy, "use mirrored or multi_worker"},
+    {kTorchOptimizer, never, kShard,
+     "it is of whole parameters, and with {other} slices are updated "
+     "by tutti's own rules (optim::adam() and so on)",
+     "leave one of the two out"},
+    {kOwnReduction, never, kServers, kOneCopy, kUseWorkers},
+    {kOwnReduction, never, kCentralStorage, kOneCopy, "use mirrored or multi_worker"},
+    {kOwnReduction, never, kModelParts, kOfParts, "leave one of the two out"},
+    {kOwnReduction, never, kShard, "with {other} gradients go to those who own them",
+     "leave one of the two out"},
+    {kMoreThanARule, never, kServers, "a server has parts of the parameters only", kUseReplicas},
+    {kEmbeddingTable, never, kModelParts, "a mesh with stages or pieces of layers has none",
+     "use nn::Embedding"},
+    {kEmbeddingTable, never, kMoreThanARule, "its rows are updated one by one, without {other}",
+     "leave one of the two out"},
+    {kEmbeddingTable, never, kTorchOptimizer,
+     "its rows are updated by tutti's own rules; {other} cannot", "use optim::adagrad() and so on"},
+    {kEmbeddingTable, never, kMultiWorker,
+     "strategy multi_worker has nobody who keeps its rows for all workers",
+     "use parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored on one host"},
+    {kLossScaling, never, kServers,
+     "all replicas leave a step out or none, which parameter servers cannot", kUseReplicas},
+    {kLossScaling, never, kEmbeddingTable, "rows of embedding tables are updated without it"},
+    {kStepGraph, never, kEmbeddingTable, kOfOneDevice},
+    {kStepGraph, never, kTorchOptimizer, kOfOneDevice},
+    {kStepGraph, never, kOwnReduction, kOfOneDevice},
+    {kStepGraph, never, kReduction, kOfOneDevice},
+    {kStepGraph, never, kCompression, kOfOneDevice},
+    {kStepGraph, never, kCountsLabels,
+     "a step graph divides every step's loss by one number, but this loss by how many labels count "
+     "(ignore_label, a class of weight 0)",
+     "leave one of them out"},
+
+    {kNoiseScale, never, kServers, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kTorchOptimizer, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kReduction, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kCompression, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kSlices, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kPartsOfRanks, kOfFusedStep, "leave one of them out"},
+    {kNoiseScale, never, kGpus, kOfFusedStep, "leave one of them out"},
+    {kLargeBatch, never, kWarmUp, "it has a warm_up of its own, in epochs, beside {other}",
+     kOneOfThem},
+    {kLargeBatch, never, kOnPlateau, "it sets the learning rate, as does {other}", kOneOfThem},
+    {kRateOfBase, never, kLearningRate,
+     "its base_rate is the same, that of the base batch, as {other}", kOneOfThem},
+    {kRateOfBase, never, kSchedule,
+     "its base_rate is the same, that of the base batch, as in {other}", kOneOfThem},
+    {kOnPlateau, never, kSchedule, "it sets the learning rate, as does {other}", kOneOfThem},
+    {kOnPlateau, never, kWarmUp, "it sets the learning rate, as does {other}", kOneOfThem},
+
+    {kStepGraph, never, kAccumulate, "a step graph is of steps of one batch, and there is {other}",
+     "leave one of them out"},
+    {kInParts, never, kAccumulate, "{other} is of batches",
+     "take more microbatches in place of it"},
+    {kInParts, never, kGpus, "they are on the CPU in this version", "leave the device out"},
+    {kInParts, never, kServers, "parameter servers take a gradient a batch", kUsePlaces},
+    {kInParts, never, kPrecision, "they are float32 in this version", "leave {other} out"},
+    {kInParts, never, kLossScaling, "losses are not scaled there", "leave {other} out"},
+    {kInParts, never, kEmbeddingTable, "rows of embedding tables get gradients once a batch",
+     "use nn::Embedding"},
+    {kInParts, never, kMeetsInForward, "{other} cannot have them there", "take another"},
+    {kReplacesDamaged, never, kPartsOfRanks, "several ranks read a part of a sample",
+     "leave on_bad out"},
+    {kAccumulate, never, kOutOfStep, "with {other} each batch is an update of its own",
+     "use a larger batch"},
+    {kRestoresBest, never, kServers, "weights that are on parameter servers cannot be put back",
+     "use --model-checkpoint"},
+    {kDecides, never, kNotTogether,
+     "one worker cannot decide for the others where they do not meet in every step (--staleness "
+     "above 0, --drop-slowest, --on-lost-worker continue or wait)",
+     "leave it out"},
+
+    {kEngine, needed, kNccl,
+     "it adds up the gradients of several processes on GPUs, and here all replicas are in one, or "
+     "on the CPU"},
+    {kSumOrder, needed, kNccl,
+     "it is of NCCL, which adds up the gradients of several processes on GPUs; here the order is "
+     "always that of the reduction shape"},
+    {kDeterministic, needed, kMaybeGpus,
+     "CPUs give the same bits in every run anyway, and --device cpu uses no GPU"},
+    {kMemoryLimit, needed, kMaybeGpus, kOfGpus},
+    {kStepGraph, needed, kMaybeGpus, kOfGpus},
+    {kReductionShape, needed, kOneDevice,
+     "it can be chosen under one_device alone; elsewhere it is where the replicas are"},
+    {kTable, needed, kMultiWorker, "this strategy sends nothing between hosts"},
+    {kAlone, needed, kOneProcess, "this strategy is of several processes"},
+    {kStaleness, needed, kServers, kOfServers},
+    {kDropSlowest, needed, kServers, kOfServers},
+    {kOnLostWorker, needed, kServers, kOfServers},
+    {kScaleByStaleness, needed, kServers, kOfServers},
+    {kDelayCompensation, needed, kServers, kOfServers},
+    {kPlacement, needed, kServers, kOfServers},
+    {kPartition, needed, kServers, kOfServers},
+    {kStopIfNotFinite, needed, kServers, kOfServers},
+    {kPieceBytes, needed, kServers, kOfServers},
+    {kHostSums, needed, kServersInStep,
+     "it is of parameter servers whose workers are in step, none of which may be left out or lost "
+     "(--strategy parameter_server --staleness 0)"},
+    {kServersFlag, needed, kServers, kOfServers},
+    {kRestarts, needed, kServers,
+     "it starts single workers again beside parameter servers, and this strategy has none "
+     "(--strategy parameter_server)",
+     "leave it out: a job that failed is started again, as a whole, by `tutti run -n N --restarts "
+     "R tutti train "
+     "...`"},
+    {kRestarts, needed, kGoesOnWithoutLost,
+     "in step the job ends with the first worker that is lost",
+     "give --on-lost-worker continue or wait; out of step `tutti run --restarts R` starts workers "
+     "again"},
+    {kNoBackups, needed, kServers, kOfServers},
+    {kSnapshots, needed, kServers, kOfServers},
+    {kRestore, needed, kServers, kOfServers},
+    {kSnapshotEvery, needed, kWritesSnapshots, kOfSnapshots},
+    {kSnapshotsKept, needed, kWritesSnapshots, kOfSnapshots},
+
+    {kPipeline, needed, kStages, kOfStages},
+    {kCut, needed, kStages, kOfStages},
+    {kRecompute, needed, kRecomputes,
+     "it is all of a stage, and --mesh has none (blocks, every:K and layers' names need none)"},
+    {kResume, needed, kCheckpoints, kOfCheckpoints},
+    {kCheckpointEvery, needed, kCheckpoints, kOfCheckpoints},
+    {kKeepBest, needed, kCheckpoints, kOfCheckpoints},
+    {kKeepCheckpoints, needed, kCheckpoints, kOfCheckpoints},
+    {kDiskLimit, needed, kCheckpoints, kOfCheckpoints},
+    {kBestBy, needed, kBestKept,
+     "it is of the best checkpoints, and none are kept for that (--keep-best K)"},
+    {kGrace, needed, kSomethingToEnd,
+     "nobody has to end here but this process, which has nothing to save (--out DIR)"},
+    {kLearningRate, needed, kRateOfOptimizer,
+     "the values of --schedule piecewise_constant are the rates"},
+    {kLoaderMemory, needed, kLoadsAhead, kOfLoader},
+    {kAhead, needed, kLoadsAhead, kOfLoader},
+};
+
+}  // namespace tutti::detail::features
+
+namespace tutti {
+
+std::span<const Rule> rules() { return detail::features::kRules; }
+
+}  // namespace tutti
