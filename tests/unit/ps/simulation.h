@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,6 +25,13 @@
 #include "tests/unit/ps/simulated_worker.h"
 
 namespace tutti::ps::testing {
+
+/// How many of a test's seeds, or of what it counts over them, are wanted: all where
+/// TUTTI_TEST_ALL_SEEDS is set, as in CI, else a quarter.
+inline int seeds(int all) {
+  static const bool kAll = std::getenv("TUTTI_TEST_ALL_SEEDS") != nullptr;
+  return kAll ? all : (all + 3) / 4;
+}
 
 struct Faults {
   int server_crashes = 0;  ///< of servers, one after another

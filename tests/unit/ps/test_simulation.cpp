@@ -133,7 +133,7 @@ std::vector<Case> cases() {
 TEST(PsSimulation, EveryPushCountsOnceWhateverBreaks) {
   for (const Case& c : cases()) {
     const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}), c.hosts);
-    for (uint64_t seed = 0; seed < 60; ++seed) {
+    for (int seed = 0; seed < seeds(60); ++seed) {
       SCOPED_TRACE(fmt::format("{}, staleness {}, seed {}", c.name, c.staleness.text(), seed));
       Simulation simulation(spec, c.servers, kSteps, marks(spec), seed);
       ASSERT_TRUE(simulation.run(c.faults)) << simulation.words();
@@ -148,7 +148,7 @@ TEST(PsSimulation, EveryPushCountsOnceWhateverBreaks) {
 TEST(PsSimulation, WorkersSeeTheirOwnPushesAndKeepTheBound) {
   for (const Case& c : cases()) {
     const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}), c.hosts);
-    for (uint64_t seed = 100; seed < 130; ++seed) {
+    for (int seed = 100; seed < 100 + seeds(30); ++seed) {
       SCOPED_TRACE(fmt::format("{}, staleness {}, seed {}", c.name, c.staleness.text(), seed));
       Simulation* running = nullptr;
       Program program = marks(spec);
@@ -231,7 +231,7 @@ TEST(PsSimulation, SynchronousIsTheSumOfAllBitForBit) {
                 return wild_gradients(spec, worker, piece, step, parameters[piece]);
               },
           .initial = [&](int piece) { return start_of(spec, piece); }};
-      for (uint64_t seed = 0; seed < 15; ++seed) {
+      for (int seed = 0; seed < seeds(15); ++seed) {
         SCOPED_TRACE(fmt::format("{}, {}, seed {}", rule.name(), c.name, seed));
         Simulation simulation(spec, c.servers, kSteps, program, seed);
         ASSERT_TRUE(simulation.run(c.faults)) << simulation.words();

@@ -61,7 +61,7 @@ TEST(PsSimulation, ABackupHasThePrimarysBits) {
   int64_t compared = 0;
   for (const Spec& spec : specs())
     for (const Faults& fault : faults())
-      for (uint64_t seed = 0; seed < 20; ++seed) {
+      for (int seed = 0; seed < seeds(20); ++seed) {
         SCOPED_TRACE(
             fmt::format("{} staleness {} seed {}", spec.rule.name(), spec.staleness.text(), seed));
         Simulation simulation(spec, 2, kSteps, wild(spec), seed);
@@ -69,7 +69,7 @@ TEST(PsSimulation, ABackupHasThePrimarysBits) {
         simulation.settle();
         compared += expect_equal_backups(simulation, spec.num_partitions);
       }
-  EXPECT_GT(compared, 500);
+  EXPECT_GT(compared, seeds(500));
 }
 
 // Whatever is not acknowledged as dropped is in the sum, and every round has all but the slowest.
@@ -84,7 +84,7 @@ TEST(PsSimulation, RoundsLeaveOutTheSlowestAndNobodyElse) {
                               return std::vector<std::byte>(bytes.span.begin(), bytes.span.end());
                             },
                         .initial = [&](int piece) { return bytes_of(spec.pieces[piece], {}); }};
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < seeds(60); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Simulation simulation(spec, 2, kSteps, program, seed);
     ASSERT_TRUE(simulation.run({.server_crashes = 1, .breaks = 4, .newcomers = 1}))

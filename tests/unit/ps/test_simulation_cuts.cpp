@@ -98,7 +98,7 @@ TEST_P(Cuts, HaveExactlyTheStepsBeforeTheMarks) {
                               optim::sgd({.learning_rate = 1}), hosts);
   int complete = 0;
   for (const Faults& fault : faults()) {
-    for (uint64_t seed = 0; seed < 60; ++seed) {
+    for (int seed = 0; seed < seeds(60); ++seed) {
       Simulation simulation(spec, 2, kSteps, counting(spec), seed);
       // Whom a lost worker of its host leaves waiting is ended by the group of the host.
       const bool ended = simulation.run(fault);
@@ -120,7 +120,7 @@ TEST_P(Cuts, HaveExactlyTheStepsBeforeTheMarks) {
                 1);
     }
   }
-  EXPECT_GT(complete, 200);
+  EXPECT_GT(complete, seeds(200));
 }
 
 INSTANTIATE_TEST_SUITE_P(PsSimulation, Cuts, ::testing::Values("0", "2", "inf", "hosts"),
@@ -140,7 +140,7 @@ TEST(PsSimulation, ACutIsAShorterTraining) {
                                      block.span.size());
   }
   int compared = 0;
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (int seed = 0; seed < seeds(40); ++seed) {
     Simulation simulation(spec, 2, kSteps, counting(spec), seed);
     ASSERT_TRUE(simulation.run({.breaks = 4, .snapshots = 3}));
     for (const auto& [number, partitions] : simulation.cuts()) {
@@ -155,7 +155,7 @@ TEST(PsSimulation, ACutIsAShorterTraining) {
       EXPECT_EQ(got, of_steps.at(steps)) << "cut " << number << " at step " << steps;
     }
   }
-  EXPECT_GT(compared, 20);
+  EXPECT_GT(compared, seeds(20));
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(PsSimulation, WhoWaitsForALostWorkerGetsTheBitsOfOneThatWasNeverAway) {
     const Spec spec = make_spec(OnLostWorker::wait, rule);
     const std::vector<Bytes> expected = oracle(spec);
     for (const Faults& fault : faults())
-      for (uint64_t seed = 0; seed < 150; ++seed) {
+      for (int seed = 0; seed < seeds(150); ++seed) {
         SCOPED_TRACE(
             fmt::format("{}, {} crashes, seed {}", rule.name(), fault.worker_crashes, seed));
         Seen seen;
@@ -142,12 +142,12 @@ TEST(PsSimulation, WhoWaitsForALostWorkerGetsTheBitsOfOneThatWasNeverAway) {
         if (HasFailure()) return;
       }
   }
-  EXPECT_GT(again, 100) << "workers that came again did steps whose rounds were over";
+  EXPECT_GT(again, seeds(100)) << "workers that came again did steps whose rounds were over";
 }
 
 TEST(PsSimulation, TheOthersGoOnWithoutALostWorker) {
   for (const int returns : {0, 2})
-    for (uint64_t seed = 0; seed < 200; ++seed) {
+    for (int seed = 0; seed < seeds(200); ++seed) {
       SCOPED_TRACE(fmt::format("{} return, seed {}", returns, seed));
       const Spec spec = make_spec(OnLostWorker::go_on, optim::adam());
       Seen seen;
@@ -182,7 +182,7 @@ TEST(PsSimulation, WhatTheOthersAddIsScaledUpToAllWorkers) {
   };
   program.initial = [&](int piece) { return bytes_of(spec.pieces[piece], {}); };
   int64_t scaled = 0;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < seeds(60); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Simulation simulation(spec, kServers, kSteps, program, seed);
     ASSERT_TRUE(simulation.run({.worker_crashes = 1})) << simulation.words();
@@ -203,7 +203,7 @@ TEST(PsSimulation, WhatTheOthersAddIsScaledUpToAllWorkers) {
     }
     if (HasFailure()) return;
   }
-  EXPECT_GT(scaled, 100);
+  EXPECT_GT(scaled, seeds(100));
 }
 
 }  // namespace

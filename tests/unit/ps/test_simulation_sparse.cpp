@@ -109,7 +109,7 @@ void expect_each_row_once(const Simulation& simulation, const Spec& spec, int ta
 TEST(PsSparseSimulation, EveryPushCountsOnceWhateverBreaks) {
   for (const Staleness staleness : {Staleness(0), Staleness(2), Staleness::unbounded()})
     for (const Faults& fault : faults())
-      for (uint64_t seed = 0; seed < 25; ++seed) {
+      for (int seed = 0; seed < seeds(25); ++seed) {
         SCOPED_TRACE(fmt::format("staleness {}, {} crashes, {} breaks, seed {}", staleness.text(),
                                  fault.server_crashes, fault.breaks, seed));
         Spec spec = make_spec(staleness, optim::sgd({.learning_rate = 1}), 3, ZeroRows{});
@@ -201,7 +201,7 @@ TEST(PsSparseSimulation, SynchronousIsTheSumOfAllBitForBit) {
       if (fault.worker_crashes > 0) continue;
       const Spec spec = make_spec(Staleness(0), rule, 2, UniformRows{-1, 1});
       const Program program = wild_program(spec);
-      for (uint64_t seed = 0; seed < 12; ++seed) {
+      for (int seed = 0; seed < seeds(12); ++seed) {
         SCOPED_TRACE(
             fmt::format("{}, {} crashes, seed {}", rule.name(), fault.server_crashes, seed));
         Simulation simulation(spec, 2, kSteps, program, seed);
@@ -225,7 +225,7 @@ TEST(PsSparseSimulation, ABackupHasThePrimarysBits) {
   for (const Spec& spec : specs) {
     const Program program = wild_program(spec);
     for (const Faults& fault : faults())
-      for (uint64_t seed = 0; seed < 15; ++seed) {
+      for (int seed = 0; seed < seeds(15); ++seed) {
         SCOPED_TRACE(fmt::format("staleness {} seed {}", spec.staleness.text(), seed));
         Simulation simulation(spec, 2, kSteps, program, seed);
         ASSERT_TRUE(simulation.run(fault)) << simulation.words();
@@ -233,7 +233,7 @@ TEST(PsSparseSimulation, ABackupHasThePrimarysBits) {
         compared += expect_equal_backups(simulation, spec.num_partitions);
       }
   }
-  EXPECT_GT(compared, 400);
+  EXPECT_GT(compared, seeds(400));
 }
 
 }  // namespace
