@@ -486,7 +486,7 @@ RANK_PROGRAM(second_backward) {
 TEST(ExistingLoop, SecondBackwardNamesTheParameter) {
   const auto out = test::run_workers(2, "second_backward");
   EXPECT_EQ(out.exit_code, 1);
-  EXPECT_THAT(out.log, HasSubstr("ran twice before step()"));
+  EXPECT_THAT(out.log, HasSubstr("ran twice before the update"));
   EXPECT_THAT(out.log, ::testing::AnyOf(HasSubstr("\"bias\""), HasSubstr("\"weight\"")));
 }
 
