@@ -1,7 +1,7 @@
 # Read by ctest, with what tutti_ctests has set: asks a test binary for its tests, whenever it is new.
 if(NOT EXISTS "${binary}")
   add_test(${name}.is_not_built ${name}.is_not_built)
-  set_tests_properties(${name}.is_not_built PROPERTIES ${properties})
+  set_tests_properties(${name}.is_not_built PROPERTIES ${properties} LABELS "${label}")
   return()
 endif()
 set(is_new ON)

@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/comm/flight/flight_record.h"
 #include "tutti/comm/group/group.h"
 #include "tutti/comm/group/work.h"
 #include "tutti/queues/config.h"

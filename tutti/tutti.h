@@ -12,6 +12,7 @@
 #include "tutti/files.h"
 #include "tutti/loops.h"
 #include "tutti/model_parallel.h"
+#include "tutti/plan.h"
 #include "tutti/servers.h"
 #include "tutti/start.h"
 #include "tutti/train.h"

@@ -66,7 +66,7 @@ class Place:
     def program(self, name):
         path = self.build / "bin" / name
         if not path.exists():
-            raise Skipped(f"{name} was not built")
+            raise Skipped(f"{name} was not built (cmake --build --preset tests, --preset bench)")
         return str(path)
 
 

@@ -54,7 +54,7 @@ void remove_old_checkpoints(const fs::path& folder, const CheckpointRetention& r
     stay.insert(stay.end(), best.begin(),
                 best.begin() + std::min(std::ssize(best), int64_t{retention.best}));
   }
-  checkpoints.keep(stay);
+  checkpoints.keep(stay, all);
 }
 
 }  // namespace tutti

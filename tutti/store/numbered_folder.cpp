@@ -49,10 +49,11 @@ fs::path NumberedFolder::unfinished(std::string_view name) const {
 
 fs::path NumberedFolder::partial(int64_t number) const { return unfinished(name(number)); }
 
-std::vector<fs::path> NumberedFolder::all() const {
+std::vector<fs::path> NumberedFolder::all(const char* with) const {
   std::map<int64_t, fs::path> found;
   for (const fs::path& path : entries_of(folder_))
-    if (const auto number = number_of(path.filename().string()); number && is_folder(path))
+    if (const auto number = number_of(path.filename().string());
+        number && is_folder(path) && (with == nullptr || is_there(path / with)))
       found[*number] = path;
   std::vector<fs::path> paths;
   for (const auto& [number, path] : found) paths.push_back(path);
@@ -108,8 +109,9 @@ void NumberedFolder::remove_unfinished(int64_t but_of) const noexcept {
   }
 }
 
-void NumberedFolder::keep(const std::vector<fs::path>& these) const {
-  for (const fs::path& path : all()) {
+void NumberedFolder::keep(const std::vector<fs::path>& these,
+                          const std::vector<fs::path>& all) const {
+  for (const fs::path& path : all) {
     if (std::ranges::find(these, path) != these.end()) continue;
     // First it is none any more, then it goes: a reader sees all of one or none.
     const fs::path going = unfinished(path.filename().string());

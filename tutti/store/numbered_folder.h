@@ -45,8 +45,9 @@ class NumberedFolder {
   std::filesystem::path partial(int64_t number) const;
 
   /// All with such a name, the lowest number first; none where there is no such folder. One that
-  /// has lost its manifest is among them. Throws as entries_of() does.
-  std::vector<std::filesystem::path> all() const;
+  /// has lost its manifest is among them. `with`: those that have such a file. Throws as
+  /// entries_of() does.
+  std::vector<std::filesystem::path> all(const char* with = nullptr) const;
 
   // ---- for the job that has the folder ----
 
@@ -66,8 +67,9 @@ class NumberedFolder {
   void give_up(int64_t number, int64_t lock) const noexcept;
   /// What jobs that died were about to make goes, but for that number.
   void remove_unfinished(int64_t but_of = -1) const noexcept;
-  /// All go that are not among these. Throws as all() does; one that cannot be removed stays.
-  void keep(const std::vector<std::filesystem::path>& these) const;
+  /// Of `all` those go that are not among these; one that cannot be removed stays.
+  void keep(const std::vector<std::filesystem::path>& these,
+            const std::vector<std::filesystem::path>& all) const;
 
  private:
   std::filesystem::path unfinished(std::string_view name) const;

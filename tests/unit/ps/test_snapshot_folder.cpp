@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/snapshot/snapshot_folder.h"
 #include "tutti/ps/snapshot/snapshot_series.h"
 
 #include "tests/support/failing_open.h"
@@ -60,6 +61,16 @@ TEST(PsSnapshotFolder, OfACutThatIsGivenUpNothingStays) {
   series.give_up("for a test", Clock::now());
   ASSERT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_THAT(folder.names(), ElementsAre("snapshots.lock"));
+}
+
+// What is called as a snapshot and has no manifest may be somebody's.
+TEST(PsSnapshotFolder, WhatIsNoSnapshotStays) {
+  const TempFolder folder;
+  fs::create_directory(folder / "cut-2024");
+  const SnapshotFolder snapshots({.folder = folder.path(), .kept = 1});
+  EXPECT_EQ(snapshots.first_number(), 2025);
+  snapshots.remove_old();
+  EXPECT_THAT(folder.names(), ElementsAre("cut-2024", "snapshots.lock"));
 }
 
 // Somebody has removed it under the first, and the second begins its cut 1 there.

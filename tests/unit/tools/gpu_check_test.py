@@ -111,9 +111,9 @@ class GpuCheckTest(unittest.TestCase):
         (self.root / "build/bin/bench_device_step").unlink()
         code, printed, parts = self.check("same_bits,step_graph,nccl")
         self.assertEqual(code, 0, printed)
-        self.assertEqual(parts["same_bits"]["why"], "bench_device_step was not built")
+        self.assertTrue(parts["same_bits"]["why"].startswith("bench_device_step was not built"))
         self.assertEqual(parts["step_graph"]["why"], "step_graph: this build has none: it was configured without CUDA")
-        self.assertEqual(parts["nccl"]["why"], "test_nccl_device was not built")
+        self.assertTrue(parts["nccl"]["why"].startswith("test_nccl_device was not built"))
 
     def test_a_program_that_ends_is_quoted(self):
         self.program("bench_device_speed", "import sys\nsys.exit('no such device')\n")

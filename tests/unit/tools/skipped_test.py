@@ -29,6 +29,19 @@ class SkippedTest(unittest.TestCase):
             return subprocess.run([REPOSITORY / "tools/skipped_tests", *arguments, folder],
                                   capture_output=True, text=True)
 
+    def test_lists_of_binaries_that_are_no_more_promise_nothing(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "results").mkdir()
+            (folder / "results/a.xml").write_text(CASE.format(name="WorksOverIPv6", suite="Listener"))
+            for test in ("test_a", "test_gone"):
+                (folder / f"{test}_list.cmake").write_text(f"# 2 {folder}/results/{test[5:]}.xml\n")
+            (folder / "CTestTestfile.cmake").write_text('include("test_a_ctests.cmake")\n')
+            command = [REPOSITORY / "tools/skipped_tests", folder]
+            self.assertEqual(subprocess.run(command, capture_output=True).returncode, 0)
+            (folder / "CTestTestfile.cmake").write_text('include("test_gone_ctests.cmake")\n')
+            self.assertEqual(subprocess.run(command, capture_output=True).returncode, 1)
+
     def test_names_each_with_its_reason(self):
         run = self.skipped("WorksOverIPv6")
         self.assertEqual(run.stdout, "skipped: Listener.WorksOverIPv6: no IPv6\n")

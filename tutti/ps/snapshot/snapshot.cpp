@@ -142,9 +142,7 @@ std::string objection_in(const fs::path& cut) {
 }  // namespace
 
 std::vector<fs::path> snapshots_in(const fs::path& folder) {
-  std::vector<fs::path> cuts = detail::cuts_in(folder).all();
-  std::erase_if(cuts, [](const fs::path& cut) { return !is_there(cut / store::kManifest); });
-  return cuts;
+  return detail::cuts_in(folder).all(store::kManifest);
 }
 
 fs::path find_snapshot(const fs::path& folder, std::string_view what) {

@@ -52,9 +52,10 @@ SnapshotFolder::SnapshotFolder(const SnapshotOptions& options)
         "empty folder",
         options_.folder.string(), there.back().filename().string()));
   cuts_.remove_unfinished();
-  if (there.empty()) return;
-  newest_ = there.back().filename().string();
-  first_number_ = cuts_.number_of(newest_).value() + 1;
+  if (!there.empty()) newest_ = there.back().filename().string();
+  // Above all that is called so: what has no manifest may be somebody's, and stays.
+  if (const auto taken = cuts_.all(); !taken.empty())
+    first_number_ = cuts_.number_of(taken.back().filename().string()).value() + 1;
 }
 
 std::string SnapshotFolder::make(int64_t number) {
@@ -91,7 +92,8 @@ void SnapshotFolder::remove(int64_t number) const { cuts_.give_up(number, lock_.
 void SnapshotFolder::remove_old() const {
   if (!cuts_.is_of(lock_.number())) return;
   try {
-    cuts_.keep(store::newest_of(snapshots_in(options_.folder), options_.kept));
+    const auto all = snapshots_in(options_.folder);
+    cuts_.keep(store::newest_of(all, options_.kept), all);
   } catch (const std::exception& error) {
     log(LogLevel::warning, "old snapshots stay for now: {}", error.what());
   }

@@ -129,11 +129,11 @@ constexpr Rule kRules[] = {
      "leave one of the two out"},
     {kOwnReduction, never, kServers, kOneCopy, kUseWorkers},
     {kOwnReduction, never, kCentralStorage, kOneCopy, "use mirrored or multi_worker"},
-    {kOwnReduction, never, kModelParts, kOfParts, "leave one of the two out"},
+    {kOwnReduction, never, kPartsOfRanks, kOfParts, "leave one of the two out"},
     {kOwnReduction, never, kShard, "with {other} gradients go to those who own them",
      "leave one of the two out"},
     {kMoreThanARule, never, kServers, "a server has parts of the parameters only", kUseReplicas},
-    {kEmbeddingTable, never, kModelParts, "a mesh with stages or pieces of layers has none",
+    {kEmbeddingTable, never, kPartsOfRanks, "a mesh with stages or pieces of layers has none",
      "use nn::Embedding"},
     {kEmbeddingTable, never, kMoreThanARule, "its rows are updated one by one, without {other}",
      "leave one of the two out"},
@@ -148,8 +148,8 @@ constexpr Rule kRules[] = {
     {kStepGraph, never, kEmbeddingTable, kOfOneDevice},
     {kStepGraph, never, kTorchOptimizer, kOfOneDevice},
     {kStepGraph, never, kOwnReduction, kOfOneDevice},
-    {kStepGraph, never, kReduction, kOfOneDevice},
     {kStepGraph, never, kCompression, kOfOneDevice},
+    {kStepGraph, never, kReduction, kOfOneDevice},
     {kStepGraph, never, kCountsLabels,
      "a step graph divides every step's loss by one number, but this loss by how many labels count "
      "(ignore_label, a class of weight 0)",
@@ -224,9 +224,9 @@ constexpr Rule kRules[] = {
     {kRestarts, needed, kServers,
      "it starts single workers again beside parameter servers, and this strategy has none "
      "(--strategy parameter_server)",
-     "leave it out: a job that failed is started again, as a whole, by `tutti run -n N --restarts "
-     "R tutti train "
-     "...`"},
+     "leave it out: a job that failed is started again, as a whole, by `tutti run --restarts R "
+     "tutti "
+     "train ...`, with -n N for --strategy multi_worker"},
     {kRestarts, needed, kGoesOnWithoutLost,
      "in step the job ends with the first worker that is lost",
      "give --on-lost-worker continue or wait; out of step `tutti run --restarts R` starts workers "

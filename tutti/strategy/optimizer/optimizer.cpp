@@ -175,7 +175,8 @@ void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
   const int local = state_->local_rank(replica, "leave_out_if");
   if (!replica.queue().on_device())
     throw UsageError("leave_out_if: these replicas do not compute on a device; use leave_out()");
-  const at::Tensor one = bad.detach().reshape({}).to(at::kFloat);
+  const at::Tensor one =
+      bad.detach().reshape({}).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   at::Tensor& all = state_->lanes[local].bad;
   all = all.defined() ? at::maximum(all, one) : one;
 }

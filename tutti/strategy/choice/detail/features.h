@@ -62,14 +62,15 @@ inline constexpr Feature kCoordinator{
 
 // ---- devices ----
 
-// "auto" is GPUs where there are any.
-inline bool may_use_gpus(const Asked& a) {
-  return needs_gpus(a.strategy.device) || a.strategy.device == "auto";
+// "auto" is GPUs where there are any: until that is known it may be some, and is none that an
+// option cannot go with.
+inline bool may_use_gpus(const Asked& a) { return needs_gpus(a.strategy.device); }
+inline bool uses_gpus(const Asked& a) {
+  return a.machine.gpus.value_or(may_use_gpus(a) && a.strategy.device != "auto");
 }
 
 inline constexpr Feature kMaybeGpus{"`--device` other than cpu", may_use_gpus};
-inline constexpr Feature kGpus{
-    "GPUs", [](const Asked& a) { return a.machine.gpus.value_or(needs_gpus(a.strategy.device)); }};
+inline constexpr Feature kGpus{"GPUs", uses_gpus};
 inline constexpr Feature kNccl{"`multi_worker` on GPUs, by NCCL", [](const Asked& a) {
                                  return a.strategy.kind == "multi_worker" &&
                                         a.machine.nccl.value_or(may_use_gpus(a));
