@@ -84,7 +84,7 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
   add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
   add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
   add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
-  add("ModelLayout", fields_of("parallel/model_layout.h", "ModelLayout"));
+  add("ModelLayout", fields_of("parallel/model/model_layout.h", "ModelLayout"));
   add("Clip", fields_of("optim/recipe.h", "Clip"));
   add("callbacks", functions_of("train/callbacks/callbacks.h", "std::shared_ptr<Callback>"));
   add("schedules", functions_of("train/callbacks/schedules.h", "RateSchedule"));
@@ -336,7 +336,8 @@ TEST(TrainFlags, WhatDoesNotGoTogetherIsRefused) {
       {"--algorithm-table t", "--algorithm-table t under one_device: "},
       {"--strategy mirrored --partition fixed:2", "--partition fixed:2 under mirrored: "},
       {"--strategy multi_worker --restarts 0", "--restarts 0 under multi_worker: "},
-      {"--strategy mirrored --compression topk --reduction to_one_device", "--compression topk: "},
+      {"--strategy mirrored --compression topk --reduction to_one_device",
+       "--compression topk:0.01: "},
       {servers + "--snapshot-every 1", "--snapshot-every 1 under parameter_server: "},
       {servers + "--snapshots s --drop-slowest 1", "--snapshots s: "},
       {servers + "--restarts 1", "--restarts 1 under parameter_server: in step"},

@@ -367,7 +367,7 @@ TEST(Choice, SaysWhichUpdaterAndWhyTheCpuHasIt) {
       {{.device = "cuda"}, {}, {}, UpdaterKind::on_devices, ""},
       {{.device = "auto"}, {}, {.gpus = true}, UpdaterKind::on_devices, ""},
       {{.device = "auto"}, {}, {.gpus = false}, UpdaterKind::shared, ""},
-      {{.device = "auto", .shard = "state"}, {}, {}, UpdaterKind::sharded, ""},
+      {{.kind = "mirrored", .device = "auto", .shard = "state"}, {}, {}, UpdaterKind::sharded, ""},
       {{.device = "cuda"}, {}, {.not_there = "of a lion"}, UpdaterKind::shared, "of a lion"},
       {{.kind = "mirrored", .device = "cuda", .reduction = "to_one_device"},
        {},

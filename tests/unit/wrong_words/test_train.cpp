@@ -238,7 +238,7 @@ TEST(WrongTrain, Servers) {
           {{"--strategy", "mirrored", "--on-lost-worker", "wait"},
            {"--on-lost-worker wait under mirrored", "this strategy has none"}},
           {{"--strategy", "multi_worker", "--restarts", "3"},
-           {"--restarts 3 under multi_worker: ", "`tutti run -n N --restarts R tutti train ...`"}},
+           {"--restarts 3 under multi_worker: ", "`tutti run --restarts R tutti train ...`"}},
           {joined(kServed, {"--drop-slowest", "2"}), {"--drop-slowest 2", "expected 0 to 1"}},
           {joined(kServed, {"--scale-by-staleness"}), {"--scale-by-staleness", "never stale"}},
           {joined(kServed, {"--delay-compensation", "0.5"}),

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
-#include "tutti/device/devices.h"
+#include "tutti/strategy/choice/detail/features.h"
 
 namespace tutti {
 namespace {
@@ -86,7 +86,7 @@ Choice choose(const StrategyOptions& strategy, const RecipeFacts& recipe, const 
   check_options(strategy, machine.workers);
   const Asked asked{strategy, recipe, fit, machine};
   require_together(asked);
-  if (!uses_gpus(asked)) return {.updater = updater_on_cpu(asked)};
+  if (!detail::features::uses_gpus(asked)) return {.updater = updater_on_cpu(asked)};
   const std::string why = why_on_cpu(asked);
   if (why.empty()) return {.updater = UpdaterKind::on_devices};
   return {.updater = updater_on_cpu(asked), .staged = true, .why = why};
