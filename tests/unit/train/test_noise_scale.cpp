@@ -365,7 +365,7 @@ TEST(NoiseScaleOfAFit, IsRefusedWhereNothingMeasuresIt) {
   for (const auto& [strategy, optimizer] : std::vector<std::pair<StrategyOptions, OptimizerChoice>>{
            {two, torch_sgd}, {reduced, optim::adam()}, {sharded, optim::adam()}})
     EXPECT_THAT(refused(strategy, optimizer),
-                AllOf(HasSubstr("noise_scale"), HasSubstr("where the fused step adds gradients")));
+                HasSubstr("--noise-scale: it is measured where the fused step adds gradients"));
 }
 
 }  // namespace
