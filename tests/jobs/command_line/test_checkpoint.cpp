@@ -265,10 +265,14 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
               AllOf(HasSubstr("step-000000000004: DAMAGED"), HasSubstr("part-1-of-2.safetensors"),
                     HasSubstr("step-000000000008: whole")));
 
-  std::filesystem::create_directory(out + "/checkpoints/step-\x1b[2Jred");
-  for (const char* command : {"ls", "verify"})
-    EXPECT_THAT(checkpoint({command, out}).out,
-                AllOf(HasSubstr("step-\\x1b[2Jred"), Not(HasSubstr("\x1b"))));
+  // By its path: in the folder only those with a number are checkpoints.
+  const std::string odd = out + "/checkpoints/step-\x1b[2Jred";
+  std::filesystem::create_directory(odd);
+  for (const char* command : {"ls", "verify"}) {
+    EXPECT_THAT(checkpoint({command, odd}).out,
+                AllOf(HasSubstr("step-\\x1b[2Jred"), HasSubstr("DAMAGED"), Not(HasSubstr("\x1b"))));
+    EXPECT_THAT(checkpoint({command, out}).out, Not(HasSubstr("[2Jred")));
+  }
 }
 
 // As on a processor for which the rule chooses the other one.
