@@ -10,7 +10,8 @@ import hashlib
 import re
 
 SWITCH = "::tutti::mutation::planted"
-DECLARATION = "namespace tutti::mutation { bool planted(int) noexcept; } "
+# A text may begin with a directive, which has a line of its own; its lines keep their numbers.
+DECLARATION = "namespace tutti::mutation { bool planted(int) noexcept; }\n#line 1\n"
 
 # What defines the switch: TUTTI_FAULT is the fault that is on; where TUTTI_FAULT_RECORD names a file,
 # each that is reached is written there, by whatever process of a test reaches it.

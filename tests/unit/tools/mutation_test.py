@@ -12,8 +12,8 @@ sys.path.insert(0, str(REPOSITORY / "tools/mutation"))
 import faults  # noqa: E402
 import trials  # noqa: E402
 
-MODULE = """// A place between two others; "a < b" in words is none.
-#include "clamp.h"
+MODULE = """#include "clamp.h"
+// A place between two others; "a < b" in words is none.
 
 #include <stdexcept>
 
