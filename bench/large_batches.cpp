@@ -98,7 +98,7 @@ Result train(const Asked& asked, const std::string& mode, int64_t batch) {
       .loss = losses::sparse_categorical_crossentropy(),
       .metrics = {metrics::accuracy()},
       .learning_rate = schedules::cosine({.initial = rate_of(asked, mode), .decay_steps = steps}),
-      .noise_scale = true};
+      .measures = {.noise_scale = true}};
   if (mode != "plain")
     options.large_batch =
         LargeBatch{.base = asked.batches.front(),

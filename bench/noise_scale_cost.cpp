@@ -52,7 +52,7 @@ class Trained {
     model_.compile({.optimizer = optim::sgd({.learning_rate = 0.01, .momentum = 0.9}),
                     .loss = losses::sparse_categorical_crossentropy(),
                     .metrics = {metrics::accuracy()},
-                    .noise_scale = measures});
+                    .measures = {.noise_scale = measures}});
   }
 
   Took operator()(int64_t epochs) {

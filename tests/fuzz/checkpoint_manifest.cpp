@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/manifest.h"
@@ -30,7 +31,7 @@ void read_manifest(const std::string& text) {
   relied_on(m.step >= 0 && m.step <= kMostCounted && m.epoch <= kMostCounted);
   relied_on(m.step_in_epoch >= 0 && m.step_in_epoch <= m.steps_per_epoch);
   relied_on(m.replicas >= 1 && m.workers >= 1 && m.replicas % m.workers == 0);
-  relied_on(m.loss_scale.empty() || m.loss_scale.size() == 3);
+  for (const auto& [name, words] : m.kept) relied_on(is_json(words));
   relied_on(std::ssize(m.files) == m.workers);
   for (const CheckpointFile& file : m.files)
     relied_on(file.name.find('/') == std::string::npos && file.name.starts_with("part-"));

@@ -57,6 +57,7 @@ ROOMS = {
         "metrics",
         "report",
         "callbacks",
+        "watch",
         "model",
         "checkpointing",
         "fit",

@@ -52,7 +52,6 @@ void for_each_fact(Manifest& m, Field field) {
   field("schedule_rates", m.schedule_rates);
   field("losses", m.losses);
   field("precision", m.precision);
-  field("loss_scale", m.loss_scale);
   field("metrics", m.metrics);
   field("columns", m.columns);
   field("first_epoch", m.first_epoch);
@@ -60,7 +59,6 @@ void for_each_fact(Manifest& m, Field field) {
   field("train_seconds", m.train_seconds);
   field("validation_seconds", m.validation_seconds);
   field("values", m.values);
-  field("callbacks", m.callbacks);
   field("tutti_version", m.tutti_version);
   field("libtorch_version", m.libtorch_version);
   field("places", m.places);
@@ -68,23 +66,34 @@ void for_each_fact(Manifest& m, Field field) {
 
 constexpr const char* kOwnDigest = "sha256";           // of all other fields
 constexpr const char* kTableWords = "tables";          // only of a model that has some
-constexpr const char* kNoise = "noise_scale";          // only where it is measured
 constexpr const char* kLives = "lives";                // only of a job that may be started again
 constexpr const char* kDense = "dense_kernel";         // not in the first checkpoints
 constexpr const char* kMesh = "mesh";                  // only where several ranks compute a replica
 constexpr const char* kMicrobatches = "microbatches";  // only of several
 constexpr const char* kBlocks = "tensor_blocks";       // only of several
-constexpr const char* kShares = "shares";              // only of those that have moved
+constexpr const char* kKept = "kept";                  // not in those of version 1
 constexpr const char* kGivenShares = "given_shares";   // not in the first checkpoints
 constexpr const char* kData = "data_sha256";           // not in the first checkpoints
 constexpr const char* kValidation = "validation_sha256";  // only where there is such data
-constexpr int kDeepest = 8;  // a manifest needs 3; JSON is printed by recursion
+constexpr int kDeepest = 8;  // a manifest needs 5; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {
   return text.size() == kDigestDigits && std::ranges::all_of(text, [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
+}
+
+// What version 1 had in fields of its own, as parts of a training keep it since.
+ordered_json kept_of_version_1(const ordered_json& json, int replicas) {
+  ordered_json kept = {{"callbacks", json.at("callbacks")},
+                       {"shares",
+                        {{"format", "tutti shares 1"},
+                         {"replicas", replicas},
+                         {"changes", json.value("shares", ordered_json::array())}}}};
+  if (!json.at("loss_scale").empty()) kept["loss_scale"] = json.at("loss_scale");
+  if (json.contains("noise_scale")) kept["noise_scale"] = json.at("noise_scale");
+  return kept;
 }
 
 // Reads a manifest, or says which field of it is not as it must be.
@@ -95,20 +104,20 @@ class ManifestReader {
   CheckpointManifest read(std::string_view text) const {
     try {
       ordered_json json = parse_json<ordered_json>(text, kDeepest);
-      require_written(json);
+      const bool version_1 = require_written(json) == detail::kCheckpointFormat1;
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
       if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
-      if (json.contains(kNoise)) get(kNoise, json, manifest.noise_scale);
       if (json.contains(kLives)) get(kLives, json, manifest.lives);
       if (json.contains(kDense)) get(kDense, json, manifest.dense_kernel);
       if (json.contains(kMesh)) get(kMesh, json, manifest.mesh);
       if (json.contains(kMicrobatches)) get(kMicrobatches, json, manifest.microbatches);
       if (json.contains(kBlocks)) get(kBlocks, json, manifest.tensor_blocks);
-      if (json.contains(kShares)) read_shares(json.at(kShares), manifest.shares);
       if (json.contains(kGivenShares)) get(kGivenShares, json, manifest.given_shares);
       if (json.contains(kData)) get(kData, json, manifest.data_sha256);
       if (json.contains(kValidation)) get(kValidation, json, manifest.validation_sha256);
+      read_kept(version_1 ? kept_of_version_1(json, manifest.replicas) : json.at(kKept),
+                manifest.kept);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -134,34 +143,24 @@ class ManifestReader {
     if (!good) throw damaged(fmt::format("{} is {}, expected {}", field, got, expected));
   }
 
-  // Of a known format, and as it was written; takes the digest out.
-  void require_written(ordered_json& json) const {
-    if (const std::string format = json.at("format"); format != detail::kCheckpointFormat)
-      throw UsageError(
-          fmt::format("checkpoint {} is of format \"{}\", which another version of tutti has "
-                      "written; this one reads \"{}\"",
-                      path_.string(), format, detail::kCheckpointFormat));
+  // Of a known format, which it returns, and as it was written; takes the digest out.
+  std::string require_written(ordered_json& json) const {
+    std::string format = json.at("format");
+    if (format != detail::kCheckpointFormat && format != detail::kCheckpointFormat1)
+      throw UsageError(fmt::format(
+          "checkpoint {} is of format \"{}\", which another version of tutti has "
+          "written; this one reads \"{}\" and \"{}\"",
+          path_.string(), format, detail::kCheckpointFormat, detail::kCheckpointFormat1));
     const std::string digest = json.at(kOwnDigest);
     json.erase(kOwnDigest);
     if (const std::string now = sha256_hex(json.dump()); now != digest)
       throw damaged(fmt::format("its values have sha256 {}, {} was written", now, digest));
+    return format;
   }
 
-  void read_shares(const ordered_json& list, data::ShareSchedule& schedule) const {
-    const auto whole = [&](const ordered_json& got) {
-      require(got.is_number_unsigned() && got.get<uint64_t>() <= uint64_t{kMostCounted},
-              "shares: a number", got.dump(), "a whole one");
-      return got.get<int64_t>();
-    };
-    require(list.is_array(), kShares, list.dump(), "a list");
-    for (const ordered_json& change : list) {
-      require(change.is_object() && change.contains("step") && change.contains(kShares) &&
-                  change.at(kShares).is_array(),
-              kShares, change.dump(), "a step and its shares");
-      data::SharesFrom& from = schedule.changes.emplace_back();
-      from.step = whole(change.at("step"));
-      for (const ordered_json& share : change.at(kShares)) from.shares.push_back(whole(share));
-    }
+  void read_kept(const ordered_json& parts, std::map<std::string, std::string>& kept) const {
+    require(parts.is_object(), kKept, dump_json(parts), "what each part keeps, by name");
+    for (const auto& [name, words] : parts.items()) kept[name] = dump_json(words);
   }
 
   // A number of JSON becomes any C++ number in silence: 1e308 a seed, -1 a size.
@@ -202,18 +201,6 @@ class ManifestReader {
     finite("learning_rate", m.learning_rate, std::numeric_limits<double>::lowest());
     finite("train_seconds", m.train_seconds, 0);
     finite("validation_seconds", m.validation_seconds, 0);
-    require(m.noise_scale.empty() || m.noise_scale.size() == 3, kNoise,
-            fmt::format("{} numbers", m.noise_scale.size()), "3, or none");
-    for (const double number : m.noise_scale)
-      finite("noise_scale: a number", number, std::numeric_limits<double>::lowest());
-    if (m.loss_scale.empty()) return;
-    require(m.loss_scale.size() == 3, "loss_scale", fmt::format("{} numbers", m.loss_scale.size()),
-            "3, or none");
-    require(m.loss_scale[0] > 0 && m.loss_scale[0] <= std::numeric_limits<float>::max(),
-            "loss_scale: the value", m.loss_scale[0], "above 0, up to the largest float32");
-    for (const double steps : {m.loss_scale[1], m.loss_scale[2]})
-      require(steps >= 0 && steps <= kMostCounted && steps == std::floor(steps),
-              "loss_scale: a number of steps", steps, "a whole number, 0 or more");
   }
 
   // Where the training was.
@@ -261,8 +248,6 @@ class ManifestReader {
                         m.mesh.empty() ? "replicas" : "ranks of the mesh"));
     require(m.microbatches >= 1, "microbatches", m.microbatches, "1 or more");
     require(m.tensor_blocks >= 1, "tensor_blocks", m.tensor_blocks, "1 or more");
-    if (const std::string why = m.shares.objection(m.replicas); !why.empty())
-      throw damaged("shares: " + why);
     int shaped = 0;
     try {
       shaped = ReductionShape::parse(m.reduction_shape).replicas();
@@ -299,7 +284,6 @@ std::string CheckpointManifest::to_json() const {
   ordered_json json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
   if (!tables.empty()) json[kTableWords] = tables;
-  if (!noise_scale.empty()) json[kNoise] = noise_scale;
   if (!lives.empty()) json[kLives] = lives;
   json[kDense] = dense_kernel;
   if (!mesh.empty()) json[kMesh] = mesh;
@@ -308,8 +292,8 @@ std::string CheckpointManifest::to_json() const {
   if (!given_shares.empty()) json[kGivenShares] = given_shares;
   if (!data_sha256.empty()) json[kData] = data_sha256;
   if (!validation_sha256.empty()) json[kValidation] = validation_sha256;
-  for (const auto& [from, own] : shares.changes)
-    json[kShares].push_back({{"step", from}, {kShares, own}});
+  json[kKept] = ordered_json::object();
+  for (const auto& [name, words] : kept) json[kKept][name] = parse_json<ordered_json>(words);
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});

@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/data/share_schedule.h"
-
 namespace tutti {
 
 /// The most that steps, epochs, samples and the like can be: all are exact as doubles, too.
@@ -66,12 +64,7 @@ struct CheckpointManifest {
   std::vector<double> schedule_rates;  ///< at some steps
   std::string losses;                  ///< with their weights, metrics and class_weight
   std::string precision;
-  /// LossScale: value, good steps, skipped; empty: losses are not scaled.
-  std::vector<double> loss_scale;
-  /// NoiseScale::state(): 3 numbers; empty: it is not measured, and not written.
-  std::vector<double> noise_scale;
   std::vector<std::string> metrics;
-  data::ShareSchedule shares;       ///< that have moved so far; none: it is not written
   std::vector<std::string> tables;  ///< embedding tables, in words; none: it is not written
 
   // History so far.
@@ -83,8 +76,9 @@ struct CheckpointManifest {
   /// Of the last epoch that ended, without those that are not finite.
   std::map<std::string, double> values;
 
-  /// State of the callbacks that have one, by their place and name: ("0 early_stopping", text).
-  std::map<std::string, std::string> callbacks;
+  /// What parts of the training remember beside tensors, by their names, as JSON: each knows its
+  /// own (docs/formats/checkpoint.md). A training goes on from one with the same parts alone.
+  std::map<std::string, std::string> kept;
 
   std::string lives;  ///< of the job that wrote it (id_of_all_lives()); "": it is not written
 

@@ -31,7 +31,8 @@ struct GradientSquares {
 /// last_squares() of a replica from its own thread, or between runs.
 class GradientMeter {
  public:
-  /// From the next update on, as updates_measured() says. Collective over workers. Not undone.
+  /// From the next update on, as updates_measured() says. Collective over workers. Not undone;
+  /// once more changes nothing.
   virtual void begin_measuring() = 0;
   /// Of the last step, for each worker's first replica; empty parts where it was left out, or is
   /// none of those that are measured.

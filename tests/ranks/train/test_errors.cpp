@@ -185,7 +185,7 @@ void ask_otherwise(const std::string& what, Asked& asked) {
   if (what == "microbatches") asked.fit.microbatches = 2;
   if (what == "loss_scaling") asked.compile.loss_scaling = optim::LossScaling{.growth = 4};
   if (what == "large_batch") asked.compile.large_batch = LargeBatch{.zero_last_norms = false};
-  if (what == "noise_scale") asked.compile.noise_scale = true;
+  if (what == "noise_scale") asked.compile.measures.noise_scale = true;
   if (what == "names") asked.data = named({"ant", "wasp"});
   if (what == "swapped") asked.data = named({"ant", "bee"}, 1);
   if (what == "last sample") asked.data = last_changed();

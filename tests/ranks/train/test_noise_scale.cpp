@@ -24,7 +24,7 @@ std::string noise_story(const std::string& kind, int replicas, const std::string
     Model model(strategy, [] { return test::FeaturesNet(); });
     model.compile({.optimizer = optimizer,
                    .loss = losses::sparse_categorical_crossentropy(),
-                   .noise_scale = true});
+                   .measures = {.noise_scale = true}});
     const History history = model.fit(test::NumberedSamples(34).plain().shuffle().batch(8),
                                       {.epochs = 3, .verbose = 0});
     for (const double scale : history.column("noise_scale")) story += fmt::format("{} ", scale);

@@ -36,7 +36,7 @@ inline CheckpointManifest sound_manifest() {
   m.columns = {"train_loss", "seconds"};
   m.train_seconds = 1.5;
   m.values = {{"train_loss", 0.25}};
-  m.callbacks = {{"0 early_stopping", "[1]"}};
+  m.kept = {{"callbacks", R"({"0 early_stopping":"[1]"})"}, {"loss_scale", "[65536.0,12.0,0.0]"}};
   m.lives = "0123456789abcdef";
   m.files = {{"part-0-of-2.safetensors", 100, std::string(64, 'b')},
              {"part-1-of-2.safetensors", 90, std::string(64, '0')}};

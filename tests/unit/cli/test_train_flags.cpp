@@ -83,6 +83,7 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
   };
   add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
   add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
+  add("Measures", fields_of("strategy/choice/measures.h", "Measures"));
   add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
   add("ModelLayout", fields_of("parallel/model/model_layout.h", "ModelLayout"));
   add("Clip", fields_of("optim/recipe.h", "Clip"));

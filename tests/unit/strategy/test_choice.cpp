@@ -98,7 +98,7 @@ std::vector<Ask> asks_of_a_recipe() {
       {"--precision bfloat16", [](R& r) { r.recipe.precision = "bfloat16"; }},
       {"--loss-scaling", [](R& r) { r.recipe.scales_losses = true; }},
       {"a loss that counts labels", [](R& r) { r.recipe.counts_labels = true; }},
-      {"--noise-scale", [](R& r) { r.recipe.measures_noise = true; }},
+      {"--noise-scale", [](R& r) { r.recipe.measures.noise_scale = true; }},
       {"SyncBatchNorm", [](R& r) { r.recipe.meets_in_forward = true; }},
   };
 }

@@ -16,6 +16,7 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
+#include "tutti/data/share_schedule.h"
 
 #include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
@@ -179,6 +180,49 @@ TEST(CheckpointFiles, StateThatDoesNotFitTheModelIsNamed) {
   }
 }
 
+// What each part remembers only it knows; and a training has all parts of its checkpoint, no
+// others.
+TEST(CheckpointFiles, WordsThatAreNoneOfTheirPartAreNamed) {
+  const test::TempFolder folder;
+  const auto fit = [&](bool resume) {
+    Model model(strategy_of("mirrored", 2), [] { return graph_with_state(); });
+    CompileOptions how = adam_and_accuracy();
+    how.loss_scaling = {.initial = 1024};
+    how.measures = {.noise_scale = true};
+    model.compile(how);
+    model.fit(samples(), three_epochs({.folder = folder.path(), .resume = resume}));
+  };
+  fit(false);
+  const fs::path newest = trainings_in(folder.path()).back();
+  const auto sound = TrainingCheckpoint(newest).manifest();
+  const std::string no_share = data::ShareSchedule{{{3, {0, 1}}}}.to_json(2);
+  const struct {
+    std::string part, words, refusal;
+  } cases[] = {
+      {"noise_scale", "[1.0]", "kept: noise_scale: [1.0], expected 3 finite numbers"},
+      {"noise_scale", R"("1, 2, 3")", "expected 3 finite numbers"},
+      {"loss_scale", "[1.0,null,0]", "kept: loss_scale: [1.0,null,0], expected 3 finite numbers"},
+      {"loss_scale", "[0.0,1.0,1.0]", "the scale is 0, expected above 0"},
+      {"loss_scale", "[1e39,1.0,1.0]", "the scale is 1e+39, expected above 0"},
+      {"loss_scale", "[2.0,1.5,1.0]", "a number of steps is 1.5, expected a whole number"},
+      {"loss_scale", "[2.0,1.0,1e300]", "a number of steps is 1e+300, expected a whole number"},
+      {"callbacks", "[7]", "kept: callbacks: [7], expected a text for each"},
+      {"shares", "7", "its field format is not there"},
+      {"shares", no_share, "that of replica 0 is 0"},
+      {"another_part", "7", "another part: true in the checkpoint, false here"},
+      {"noise_scale", "", "noise scale: false in the checkpoint, true here"},
+  };
+  for (const auto& [part, words, refusal] : cases) {
+    CheckpointManifest manifest = sound;
+    manifest.kept[part] = words;
+    if (words.empty()) manifest.kept.erase(part);
+    test::put_bytes(newest / "manifest.json", manifest.to_json());
+    EXPECT_THAT(message_of<Error>([&] { fit(true); }),
+                AllOf(HasSubstr(newest.string()), HasSubstr(refusal)));
+    EXPECT_TRUE(fs::exists(newest)) << refusal;
+  }
+}
+
 TEST(CheckpointFiles, OfWrongShapesAreNotConvertedEither) {
   const test::TempFolder folder;
   train_into(folder.path());
@@ -276,7 +320,7 @@ TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
   const test::TempFolder folder;
   train_into(folder.path());
   const fs::path newest = trainings_in(folder.path()).back();
-  replace_in(newest / "manifest.json", "tutti.checkpoint.1", "tutti.checkpoint.9");
+  replace_in(newest / "manifest.json", "tutti.checkpoint.2", "tutti.checkpoint.9");
   EXPECT_THAT(message_of<UsageError>([&] { resumed_in(folder.path()); }),
               AllOf(HasSubstr("tutti.checkpoint.9"), HasSubstr("another version")));
   EXPECT_TRUE(fs::exists(newest));

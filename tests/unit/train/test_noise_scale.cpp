@@ -202,7 +202,7 @@ TEST(NoiseScaleOfAQuadratic, IsTheKnownOneWithinFivePercent) {
     Model model(strategy_of("one_device", 4), [] { return Quadratic(); });
     model.compile({.optimizer = optim::sgd({.learning_rate = 1e-12}),
                    .loss = Loss("itself", [](const at::Tensor& y, const at::Tensor&) { return y; }),
-                   .noise_scale = true});
+                   .measures = {.noise_scale = true}});
     const History history = model.fit(noise, targets, {.epochs = 1, .verbose = 0, .batch = 64});
     EXPECT_NEAR(history.noise_scale / known, 1, 0.05) << known;
     EXPECT_EQ(history.last("noise_scale"), history.noise_scale);
@@ -234,7 +234,7 @@ Told fit_measured(const std::string& kind, int replicas, const OptimizerChoice& 
   Model model(strategy_of(kind, replicas), [] { return small_graph(0.2); });
   CompileOptions compile = adam_and_accuracy();
   compile.optimizer = optimizer;
-  compile.noise_scale = measures;
+  compile.measures.noise_scale = measures;
   model.compile(compile);
   options.epochs = 3;
   options.verbose = 0;
@@ -285,7 +285,7 @@ TEST(NoiseScaleOfAFit, CountsTheSamplesOfEachPart) {
     });
     model.compile({.optimizer = optim::sgd({.learning_rate = 0.1}),
                    .loss = losses::sparse_categorical_crossentropy(),
-                   .noise_scale = true});
+                   .measures = {.noise_scale = true}});
     const auto data = data::from_arrays({array_of(x), array_of(y)}).batch(batch);
     const History history =
         model.fit(data, {.max_steps = 1, .verbose = 0, .accumulate = accumulate});
@@ -326,7 +326,7 @@ TEST(NoiseScaleOfAFit, IsSeenByCallbacksAndGoesOnFromACheckpoint) {
   const auto fit = [&](Callbacks callbacks, bool resume, const std::string& name) {
     Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
     CompileOptions compile = adam_and_accuracy();
-    compile.noise_scale = true;
+    compile.measures.noise_scale = true;
     model.compile(compile);
     FitOptions options{.epochs = 4, .callbacks = std::move(callbacks), .verbose = 0};
     options.checkpoints = {.folder = folder.path() / name, .every_steps = 3, .resume = resume};
@@ -349,7 +349,7 @@ TEST(NoiseScaleOfAFit, IsRefusedWhereNothingMeasuresIt) {
     Model model{Strategy(strategy), [] { return small_graph(); }};
     CompileOptions compile = adam_and_accuracy();
     compile.optimizer = optimizer;
-    compile.noise_scale = true;
+    compile.measures.noise_scale = true;
     return test::message_of<UsageError>([&] { model.compile(compile); });
   };
   const StrategyOptions two{.kind = "mirrored", .replicas = 2, .threads_per_replica = 1};

@@ -10,7 +10,8 @@
 
 namespace tutti::detail {
 
-inline constexpr const char* kCheckpointFormat = "tutti.checkpoint.1";
+inline constexpr const char* kCheckpointFormat = "tutti.checkpoint.2";
+inline constexpr const char* kCheckpointFormat1 = "tutti.checkpoint.1";  ///< is read, not written
 
 // Tensors: what they are of stands before their names.
 inline constexpr const char* kParameters = "parameters/";

@@ -10,7 +10,7 @@ RecipeFacts recipe_facts(const TrainFlags& flags) {
   return {.more_than_a_rule = recipe_from(flags.job.optimizer).more_than_a_rule(),
           .precision = flags.precision,
           .scales_losses = !flags.loss_scaling.empty(),
-          .measures_noise = flags.noise_scale,
+          .measures = flags.measures,
           .large_batch = large.has_value(),
           .rate_of_base = large && large->base_rate > 0,
           .rate_given = flags.job.optimizer.learning_rate.has_value(),

@@ -66,7 +66,7 @@ nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,
                                  {"microbatches", flags.microbatches},
                                  {"compression", flags.job.compression},
                                  {"wire_bytes_per_step", wire_bytes}};
-  if (flags.noise_scale) json["noise_scale"] = history.column("noise_scale");
+  for (const std::string& name : names_of(flags.measures)) json[name] = history.column(name);
   if (strategy.world().on_devices())
     for (const DeviceQueue& queue : strategy.world().queues)
       json["devices"].push_back(queue.device().str());

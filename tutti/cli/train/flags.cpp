@@ -50,9 +50,6 @@ Flags training_flags() {
       {"CompileOptions::loss_scaling", "--loss-scaling", "FIELD=VALUE,...", &T::loss_scaling,
        "Scales losses before backward, as initial=65536,growth_interval=2000 (default: not)",
        some_name()},
-      {"CompileOptions::noise_scale", "--noise-scale", "", &T::noise_scale,
-       "Measure up to what batch a larger one pays: the gradient noise scale, of two replicas or "
-       "more"},
       {"", "--step-graph", "", &T::step_graph,
        "On one GPU with one replica: each step is one graph of the device's"},
       {"", "--take", "SAMPLES", &T::take,
@@ -76,6 +73,14 @@ Flags training_flags() {
       {"FitOptions::slow", "--slow-worker", "R:F[:P]", &T::slow_worker,
        "For experiments: worker R takes F times as long, in a step with probability P"},
   };
+}
+
+Flags measure_flags() {
+  Flags flags;
+  for (const Measure& measure : kMeasures)
+    flags.push_back({fmt::format("Measures::{}", measure.name), std::string(measure.flag), "",
+                     measure.field, std::string(measure.help)});
+  return flags;
 }
 
 Flags schedule_flags() {
@@ -142,8 +147,15 @@ std::vector<std::pair<std::string, Flags>> flags_by_group() {
   return {{"Training", training_flags()},
           {"Learning rate over the steps", schedule_flags()},
           {"Callbacks", callback_flags()},
+          {"Measures", measure_flags()},
           {"Outputs and checkpoints", output_flags()}};
 }
+
+template <class Value>
+Value& field_of(TrainFlags& flags, Value TrainFlags::* field) {
+  return flags.*field;
+}
+bool& field_of(TrainFlags& flags, bool Measures::* field) { return flags.measures.*field; }
 
 CLI::Option* add(CLI::App& app, const TrainFlag& flag, bool& target) {
   return app.add_flag(flag.flag, target, flag.help);
@@ -164,6 +176,7 @@ std::vector<OptionField> other_fields() {
       {"CompileOptions::optimizer", "--optimizer", ""},
       {"CompileOptions::loss", "", "the data says it: of classes, or of a number"},
       {"CompileOptions::outputs", "", "networks of the zoo have one output here"},
+      {"CompileOptions::measures", "", "each has a flag: Measures::"},
       {"CompileOptions::num_inputs", "", "a graph knows its own"},
       {"FitOptions::validation", "--validation", ""},
       {"FitOptions::validation_split", "--validation-split", ""},
@@ -206,7 +219,8 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_loader_flags(app, flags.loader);
   for (const auto& [group, rows] : flags_by_group())
     for (const TrainFlag& row : rows)
-      std::visit([&](auto target) { add(app, row, flags.*target)->group(group); }, row.target);
+      std::visit([&](auto target) { add(app, row, field_of(flags, target))->group(group); },
+                 row.target);
 }
 
 std::vector<OptionField> option_fields() {

@@ -15,6 +15,7 @@
 #include "tutti/cli/data/reading.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/text_models.h"
+#include "tutti/strategy/choice/measures.h"
 
 namespace tutti::cli {
 
@@ -46,7 +47,7 @@ struct TrainFlags {
   int64_t verbose = 1;
   std::string slow_worker;
   std::string large_batch;
-  bool noise_scale = false;
+  Measures measures;
   std::string schedule;
   int64_t warm_up = 0;
   std::string early_stopping;
@@ -69,9 +70,9 @@ struct TrainFlags {
 /// A flag, where its value goes, and the field it sets; "": the command's own.
 struct TrainFlag {
   using Target = std::variant<int64_t TrainFlags::*, double TrainFlags::*, bool TrainFlags::*,
-                              std::string TrainFlags::*>;
+                              std::string TrainFlags::*, bool Measures::*>;
 
-  std::string_view field;
+  std::string field;
   std::string flag;
   std::string type;
   Target target;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <system_error>
 
 #include "tutti/base/error.h"
@@ -116,7 +117,7 @@ std::vector<std::string> quantities(const TrainFlags& flags) {
     if (metric.scalar()) names.push_back(metric.name());
   const size_t of_training = names.size();
   for (size_t i = 0; i < of_training; ++i) names.push_back("val_" + names[i]);
-  if (flags.noise_scale) names.emplace_back("noise_scale");
+  std::ranges::copy(names_of(flags.measures), std::back_inserter(names));
   return names;
 }
 

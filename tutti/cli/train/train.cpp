@@ -137,7 +137,7 @@ CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
           .precision = precision_by_name(flags.precision),
           .loss_scaling = loss_scaling_from(flags),
           .large_batch = large_batch_from(flags),
-          .noise_scale = flags.noise_scale};
+          .measures = flags.measures};
 }
 
 parallel::ModelLayout model_layout(const TrainFlags& flags) {

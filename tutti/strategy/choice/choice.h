@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/strategy/choice/measures.h"
 #include "tutti/strategy/choice/options.h"
 
 namespace tutti {
@@ -25,7 +26,7 @@ struct RecipeFacts {
   bool scales_losses = false;
   bool counts_labels = false;     ///< the loss is divided by how many labels count
   bool meets_in_forward = false;  ///< a layer needs all replicas there (SyncBatchNorm)
-  bool measures_noise = false;    ///< of gradients (noise_scale)
+  Measures measures{};            ///< what is measured beside it
   bool large_batch = false;       ///< its rate is scaled
   bool rate_of_base = false;      ///< of the base batch, given with large_batch
   bool rate_given = false;        ///< with the optimizer

@@ -9,6 +9,7 @@
 namespace tutti::detail {
 
 void SharedUpdater::begin_measuring() {
+  if (measuring_) return;
   measuring_ = true;
   place_squares();
 }

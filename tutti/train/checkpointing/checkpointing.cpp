@@ -1,11 +1,10 @@
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 
 #include <fmt/format.h>
-#include <torch/nn/module.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "tutti/base/detail/failed_elsewhere.h"
@@ -20,9 +19,8 @@
 #include "tutti/queues/host_copies.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/checkpointing/detail/device_generators.h"
+#include "tutti/train/checkpointing/detail/model_kept.h"
 #include "tutti/train/checkpointing/detail/writer.h"
-#include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
 namespace {
@@ -63,13 +61,6 @@ std::function<void()> copy_to(data::SafetensorsImage& image, const NamedTensors&
     copies->wait(Deadline(limit), "the copies for a checkpoint");
     for (size_t i = 0; i < places.size(); ++i) copy_to(places[i], copies->tensors()[i]);
   };
-}
-
-at::Tensor tensor_of_rows(const std::vector<std::vector<double>>& rows, size_t columns) {
-  at::Tensor tensor = at::empty({std::ssize(rows), static_cast<int64_t>(columns)}, at::kDouble);
-  auto* to = tensor.data_ptr<double>();
-  for (const auto& row : rows) to = std::copy(row.begin(), row.end(), to);
-  return tensor;
 }
 
 // Which worker writes which tensor: the largest first, each to whoever has least.
@@ -123,9 +114,13 @@ void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
 
 // ---- the folder ----
 
-Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
+Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options, KeptParts parts,
                              std::function<bool()> asked_to_end)
-    : model_(model), options_(std::move(options)), asked_to_end_(std::move(asked_to_end)) {
+    : model_(model),
+      options_(std::move(options)),
+      parts_(kept_of(model)),
+      asked_to_end_(std::move(asked_to_end)) {
+  std::ranges::move(parts, std::back_inserter(parts_));
   model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
   take_folder();
   writer_ = std::make_unique<Writer>(
@@ -191,57 +186,35 @@ int64_t Checkpointing::next_pause(int64_t step) const noexcept {
 
 // ---- saving ----
 
+void Checkpointing::add_words(CheckpointManifest& manifest) const {
+  for (const auto& part : parts_)
+    if (std::string words = part->words(); !words.empty())
+      manifest.kept[part->name()] = std::move(words);
+}
+
 // What this worker writes: its share of what all have, and what it alone has.
 NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
-  const World& world = model_.strategy.world();
-  NamedTensors common;
-  for (const auto& [name, tensor] : model_.parameters())
-    common.emplace_back(kParameters + name, tensor);
-  const UpdaterState optimizer = model_.compiled->optimizer.updater().state();
-  for (const auto& [name, tensor] : optimizer.tensors)
-    common.emplace_back(kOptimizer + name, tensor);
-  if (const SparseTables* tables = model_.compiled->optimizer.tables())
-    for (const auto& [name, array] : tables->state())
-      common.emplace_back(kTables + name, tensor_of(array));
-  common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
-  for (const auto& [name, tensor] : state.kept.parameters)
-    common.emplace_back(kKeptParameters + name, tensor);
+  NamedTensors common, own;
+  for (const auto& part : parts_) {
+    KeptTensors kept = part->tensors();
+    std::ranges::move(kept.common, std::back_inserter(common));
+    std::ranges::move(kept.own, std::back_inserter(own));
+  }
   std::vector<int64_t> bytes;
   for (const auto& [name, tensor] : common) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
   const std::vector<int> writers = writers_of(bytes, num_workers());
-
-  std::vector<at::Tensor> generators(static_cast<size_t>(world.local)), on_devices(generators);
-  model_.strategy.run([&](ReplicaContext& replica) {
-    const auto local = static_cast<size_t>(replica.local_rank());
-    generators[local] = replica.generator().get_state();
-    on_devices[local] = device_generator_state(replica);
-  });
-
-  NamedTensors own;
   for (size_t i = 0; i < common.size(); ++i)
-    if (writers[i] == worker()) own.push_back(common[i]);
+    if (writers[i] == worker()) own.push_back(std::move(common[i]));
+
+  const World& world = model_.strategy.world();
   const Goals& goals = model_.compiled->goals;
   for (int local = 0; local < world.local; ++local) {
-    if (!world.leads_stage(local)) continue;
-    const int rank = world.replica_of(world.first_rank + local);
-    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
-      own.emplace_back(buffer_name(rank, name), buffer);
-    if (!state.kept.parameters.empty())
-      for (const auto& [name, buffer] : state.kept.buffers.at(static_cast<size_t>(local)))
-        own.emplace_back(buffer_name(rank, name, kKeptBuffers), buffer);
-    if (!world.gives_outputs(local)) continue;
-    own.push_back({replica_generator_name(rank), generators[static_cast<size_t>(local)]});
-    if (const at::Tensor& state = on_devices[static_cast<size_t>(local)]; state.defined())
-      own.push_back({device_generator_name(rank), state});
-    if (!optimizer.replicas.empty())
-      for (const auto& [name, tensor] : optimizer.replicas.at(static_cast<size_t>(local)))
-        own.emplace_back(kept_back_name(rank, name), tensor);
+    if (!world.leads_stage(local) || !world.gives_outputs(local)) continue;
     Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
     totals.signal = 0;
-    const auto numbers = totals.packed(goals, totals.widths(goals));
-    own.emplace_back(totals_name(rank), at::tensor(numbers, at::kDouble));
+    own.emplace_back(totals_name(world.replica_of(world.first_rank + local)),
+                     at::tensor(totals.packed(goals, totals.widths(goals)), at::kDouble));
   }
-  own.push_back({generator_name(worker()), at::detail::getDefaultCPUGenerator().get_state()});
   return own;
 }
 
@@ -277,6 +250,7 @@ void Checkpointing::start(TrainingState state, TimePoint begin, Priority priorit
   last_begin_ = Clock::now();
   CheckpointPart part{options_.folder, step,  worker(),    num_workers(), {},
                       image_,          lock_, lock_number_};
+  add_words(state.manifest);
   const NamedTensors tensors = own_tensors(state);
   for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
   auto arrive = copy_to(*image_, tensors, model_.strategy.world().time_limit);

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -13,12 +13,8 @@
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/queues/upload.h"
 #include "tutti/strategy/membership/detail/worlds.h"
-#include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
-#include "tutti/train/checkpointing/detail/device_generators.h"
-#include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
 
@@ -26,22 +22,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<std::vector<double>> history_rows(const Array& array) {
-  std::vector<std::vector<double>> rows;
-  for (int64_t i = 0; i < array.shape().at(0); ++i) {
-    const auto row = array.rows(i, i + 1).as<double>();
-    rows.emplace_back(row.begin(), row.end());
-  }
-  return rows;
+std::set<std::string> parts_of_either(const CheckpointManifest& a, const CheckpointManifest& b) {
+  std::set<std::string> names;
+  for (const auto* const manifest : {&a, &b})
+    for (const auto& [name, words] : manifest->kept) names.insert(name);
+  return names;
 }
 
-NamedTensors kept_back(const CheckpointTensors& tensors, int rank) {
-  const std::string prefix = kept_back_name(rank, "");
-  NamedTensors kept;
-  for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix);
-       ++at)
-    kept.emplace_back(at->first.substr(prefix.size()), tensor_of(at->second));
-  return kept;
+// "loss scale" of "loss_scale".
+std::string spoken(std::string name) {
+  std::ranges::replace(name, '_', ' ');
+  return name;
 }
 
 // Each field in which a training differs from the one that it is to go on from.
@@ -57,8 +48,8 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("global batch", then.global_batch, now.global_batch);
   same("batches an update (accumulate)", then.accumulate, now.accumulate);
   same("precision", then.precision, now.precision);
-  same("loss scaling", !then.loss_scale.empty(), !now.loss_scale.empty());
-  same("noise scale", !then.noise_scale.empty(), !now.noise_scale.empty());
+  for (const std::string& part : parts_of_either(then, now))
+    same(spoken(part).c_str(), then.kept.contains(part), now.kept.contains(part));
   same("samples", then.num_samples, now.num_samples);
   same("embedding tables", fmt::format("{}", fmt::join(then.tables, "; ")),
        fmt::format("{}", fmt::join(now.tables, "; ")));
@@ -140,7 +131,7 @@ void read_all(const CheckpointTensors& tensors) {
 
 }  // namespace
 
-std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now) {
+std::optional<TrainingState> Checkpointing::resume(CheckpointManifest now) {
   if (!options_.resume && !started_again()) return std::nullopt;
   const auto together = [&](auto&& part) {
     std::exception_ptr failure;
@@ -161,7 +152,7 @@ std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now
   const double chosen = sum_over_workers(model_.strategy, static_cast<double>(*newest));
   if (chosen == 0) return std::nullopt;
   const fs::path path = options_.folder / name_of_checkpoint(static_cast<int64_t>(chosen) - 1);
-  const auto found = std::make_shared<Found>();
+  const auto found = std::make_shared<CheckpointRead>();
   const bool was_read = model_.strategy.world().chief;
   together_on_disk("reading " + path.filename().string(), [found, path, was_read] {
     const TrainingCheckpoint checkpoint(path);
@@ -170,90 +161,35 @@ std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now
     *found = {"checkpoint " + path.string(), checkpoint.manifest(), checkpoint.tensors()};
     read_all(found->tensors);
   });
-  std::optional<Checked> checked;
-  together([&] { checked = check(*found, now); });
-  together([&] { put_back(*checked); });
-  last_step_ = checked->state.manifest.step;
-  return std::move(checked->state);
+  add_words(now);
+  std::optional<TrainingState> state;
+  together([&] { state = check(*found, now); });
+  together([&] {
+    for (const auto& part : parts_) part->load(*found);
+  });
+  last_step_ = state->manifest.step;
+  return state;
 }
 
 // Whether it is of this training and model: nothing is changed before that is clear, on any worker.
-Checkpointing::Checked Checkpointing::check(const Found& found_on_disk,
-                                            const CheckpointManifest& now) const {
-  const std::string& what = found_on_disk.what;
-  const CheckpointManifest& then = found_on_disk.manifest;
-  const CheckpointTensors& tensors = found_on_disk.tensors;
-  if (const auto found = differences(then, now); !found.empty())
+TrainingState Checkpointing::check(const CheckpointRead& read,
+                                   const CheckpointManifest& now) const {
+  if (const auto found = differences(read.manifest, now); !found.empty())
     throw UsageError(
-        fmt::format("fit: {} is of another training\n  {}", what, fmt::join(found, "\n  ")));
-  Checked checked{.what = what, .tensors = tensors};
-  data::Safetensors weights;
-  checked.optimizer = {then.optimizer, then.version, then.learning_rate};
-  const std::string first_buffers = buffer_name(0, "");
-  for (const auto& [name, array] : tensors) {
-    if (name.starts_with(kParameters))
-      weights.arrays.push_back({name.substr(std::string(kParameters).size()), array});
-    else if (name.starts_with(first_buffers))
-      weights.arrays.push_back({name.substr(first_buffers.size()), array});
-    else if (name.starts_with(kOptimizer))
-      checked.optimizer.tensors.emplace_back(name.substr(std::string(kOptimizer).size()),
-                                             tensor_of(array));
-    else if (name.starts_with(kTables))
-      checked.tables.emplace(name.substr(std::string(kTables).size()), array);
-  }
-  for (int rank = 0; rank < then.replicas; ++rank)
-    if (auto kept = kept_back(tensors, rank); !kept.empty())
-      checked.optimizer.replicas.push_back(std::move(kept));
-  const ModelState shapes = model_.shapes();
-  require_fit(shapes, weights, all_names(*model_.modules.module(0)), what);
-  const auto need = [&](const std::string& name) {
-    if (!tensors.contains(name)) throw DataError(fmt::format("{}: lacks \"{}\"", what, name));
-    return tensor_of(tensors.at(name));
-  };
-  for (const auto& [name, buffer] : shapes.buffers) need(buffer_name(0, name));
-  for (const auto& [name, tensor] : shapes.parameters)
-    checked.parameters.emplace_back(name, need(kParameters + name));
-  require_generators(what, tensors);
-
-  checked.state = {.manifest = then,
-                   .totals = totals_in(what, tensors, then),
-                   .rows = history_rows(tensors.at(kHistoryRows)),
-                   .kept = kept_in(tensors, then)};
-  return checked;
+        fmt::format("fit: {} is of another training\n  {}", read.what, fmt::join(found, "\n  ")));
+  for (const auto& part : parts_) part->check(read);
+  return {.manifest = read.manifest, .totals = totals_in(read)};
 }
 
-void Checkpointing::put_back(const Checked& checked) {
-  const auto does_not_fit = [&](const char* why) {
-    return DataError(fmt::format("{}: the state of the optimizer does not fit: {}", checked.what,
-                                 plain_words(why)));
-  };
-  try {
-    model_.compiled->optimizer.updater().restore(checked.optimizer, checked.parameters);
-  } catch (const UsageError& error) {
-    throw does_not_fit(error.what());
-  } catch (const c10::Error& error) {
-    throw does_not_fit(error.what());
-  }
-  if (SparseTables* tables = model_.compiled->optimizer.tables()) try {
-      tables->restore(checked.tables);
-    } catch (const DataError& error) {
-      throw DataError(fmt::format("{}: {}", checked.what, error.what()));
-    }
-  model_.laid_out->weights_changed();
-  put_back_buffers(checked.tensors, checked.state.manifest);
-  put_back_generators(checked.what, checked.tensors, checked.state.manifest);
-}
-
-std::vector<Totals> Checkpointing::totals_in(const std::string& what,
-                                             const CheckpointTensors& tensors,
-                                             const CheckpointManifest& then) const {
+std::vector<Totals> Checkpointing::totals_in(const CheckpointRead& read) const {
+  const CheckpointManifest& then = read.manifest;
   const World& world = model_.strategy.world();
   const Goals& goals = model_.compiled->goals;
   std::vector<Totals> each(static_cast<size_t>(world.local));
   for (int rank = 0; rank < then.replicas; ++rank) {
-    const auto numbers = tensors.at(totals_name(rank)).as<double>();
+    const auto numbers = read.tensors.at(totals_name(rank)).as<double>();
     if (const std::string why = Totals::why_not_packed(goals, numbers); !why.empty())
-      throw DataError(fmt::format("{}: tensor \"{}\": got {}", what, totals_name(rank), why));
+      throw DataError(fmt::format("{}: tensor \"{}\": got {}", read.what, totals_name(rank), why));
     // With another number of replicas the first one has what all had.
     const int replica = then.replicas == world.num_replicas() ? rank : 0;
     for (int local = 0; local < world.local; ++local)
@@ -261,72 +197,6 @@ std::vector<Totals> Checkpointing::totals_in(const std::string& what,
         each[static_cast<size_t>(local)].add(Totals::unpacked(goals, numbers));
   }
   return each;
-}
-
-// What is one only LibTorch knows.
-void Checkpointing::require_generators(const std::string& what, const CheckpointTensors& tensors) {
-  for (const auto& [name, array] : tensors) {
-    if (!name.starts_with(kGenerators) || name.starts_with(kDeviceGenerators)) continue;
-    try {
-      at::detail::createCPUGenerator().set_state(tensor_of(array).clone());
-    } catch (const c10::Error& error) {
-      throw DataError(fmt::format("{}: tensor \"{}\" is no state of a generator: {}", what, name,
-                                  plain_words(error.what())));
-    }
-  }
-}
-
-// With as many replicas each gets its own, else all get what Model::save() would have written.
-void Checkpointing::put_back_buffers(const CheckpointTensors& tensors,
-                                     const CheckpointManifest& then) {
-  for (int local = 0; local < model_.strategy.world().local; ++local)
-    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
-      copy_queued(buffer, tensor_of(buffer_of(local, name, tensors, then, kBuffers)));
-}
-
-Array Checkpointing::buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
-                               const CheckpointManifest& then, const char* which) const {
-  const World& world = model_.strategy.world();
-  return then.replicas == world.num_replicas()
-             ? tensors.at(buffer_name(world.replica_of(world.first_rank + local), name, which))
-             : merged_buffer(name, tensors, then, which);
-}
-
-KeptWeights Checkpointing::kept_in(const CheckpointTensors& tensors,
-                                   const CheckpointManifest& then) const {
-  KeptWeights kept;
-  for (const auto& [name, parameter] : model_.shapes().parameters) {
-    const auto found = tensors.find(kKeptParameters + name);
-    if (found == tensors.end()) return {};
-    kept.parameters.emplace_back(name, tensor_of(found->second));
-  }
-  for (int local = 0; local < model_.strategy.world().local; ++local) {
-    NamedTensors& own = kept.buffers.emplace_back();
-    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
-      own.emplace_back(name, tensor_of(buffer_of(local, name, tensors, then, kKeptBuffers)));
-  }
-  return kept;
-}
-
-// Each replica gets its own where there are as many, and each process where there are as many.
-void Checkpointing::put_back_generators(const std::string& what, const CheckpointTensors& tensors,
-                                        const CheckpointManifest& then) {
-  if (then.replicas == model_.strategy.num_replicas_in_sync())
-    model_.strategy.run([&](ReplicaContext& replica) {
-      const Array& state = tensors.at(replica_generator_name(replica.replica()));
-      replica.generator().set_state(tensor_of(state).clone());
-      const std::string name = device_generator_name(replica.replica());
-      if (const auto there = tensors.find(name); there != tensors.end()) try {
-          restore_device_generator(replica, tensor_of(there->second).clone());
-        } catch (const c10::Error& error) {
-          throw DataError(fmt::format("{}: tensor \"{}\" is no state of a generator of {}: {}",
-                                      what, name, replica.device().str(),
-                                      plain_words(error.what())));
-        }
-    });
-  if (then.workers != num_workers()) return;
-  auto generator = at::detail::getDefaultCPUGenerator();
-  generator.set_state(tensor_of(tensors.at(generator_name(worker()))).clone());
 }
 
 }  // namespace tutti::detail

@@ -16,6 +16,7 @@
 #include "tutti/strategy/membership/detail/data_agreement.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/train/fit/detail/fit.h"
+#include "tutti/train/fit/detail/parts.h"
 #include "tutti/train/metrics/better.h"
 #include "tutti/train/model/detail/settings.h"
 
@@ -69,7 +70,7 @@ void Fit::take_up_checkpoints() {
       std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
     throw UsageError("fit: checkpoints: monitor: " +
                      unknown_quantity(options.monitor, history_.columns));
-  checkpoints_.emplace(model_, options, [this] { return asked_to_end() != 0; });
+  checkpoints_.emplace(model_, options, parts(), [this] { return asked_to_end() != 0; });
   facts_ = facts();
 }
 
@@ -106,13 +107,14 @@ static std::string given_shares(const Strategy& strategy) {
 static bool same_shares(const CheckpointManifest& then, const CheckpointManifest& now,
                         const MovingShares* moving) {
   if (then.given_shares == now.given_shares) return true;
+  const data::ShareSchedule shares_then = shares_in(then, "checkpoint");
   const bool moved = then.given_shares == "by speed" || then.given_shares.starts_with("file ") ||
-                     !then.shares.changes.empty();
+                     !shares_then.changes.empty();
   if (moving == nullptr || !moved) return false;
   if (now.given_shares == "by speed") return true;
   data::ShareSchedule so_far = moving->schedule();
   so_far.cut(then.version + 1);
-  return !then.given_shares.starts_with("file ") && so_far == then.shares;
+  return !then.given_shares.starts_with("file ") && so_far == shares_then;
 }
 
 // What another training than this one it was, of the same samples; "": it is this one.
@@ -164,52 +166,33 @@ CheckpointManifest Fit::facts() const {
                            .libtorch_version = TORCH_VERSION};
   if (options_.validation) facts.validation_sha256 = digest_of(*options_.validation, seed_);
   facts.given_shares = given_shares(strategy);
-  facts.loss_scale = loss_scale();
-  facts.noise_scale = noise_state();
   facts.metrics = quantities_of(compiled_.goals);
   if (const SparseTables* tables = compiled_.optimizer.tables())
     for (const ps::SparseTableSpec& table : tables->specs()) facts.tables.push_back(table.words());
   return facts;
 }
 
-std::vector<double> Fit::loss_scale() const {
-  const auto scale = compiled_.optimizer.loss_scale();
-  if (!scale) return {};
-  return {scale->value(), static_cast<double>(scale->good_steps()),
-          static_cast<double>(scale->skipped())};
-}
-
-std::vector<double> Fit::noise_state() const {
-  if (!noise_) return {};
-  const auto state = noise_->state();
-  return {state.begin(), state.end()};
+// Callbacks last: they may change what stands before them.
+KeptParts Fit::parts() {
+  KeptParts parts;
+  parts.push_back(kept_history(history_));
+  if (compiled_.optimizer.loss_scale()) parts.push_back(kept_loss_scale(compiled_.optimizer));
+  for (const auto& watcher : watchers_)
+    if (auto kept = watcher->kept()) parts.push_back(std::move(kept));
+  parts.push_back(kept_callbacks(*callbacks_, model_));
+  return parts;
 }
 
 void Fit::go_on() {
   if (!checkpoints_) return;
   resumed_ = checkpoints_->resume(facts_);
   if (!resumed_) return;
-  CheckpointManifest& then = resumed_->manifest;
-  history_.rows = std::move(resumed_->rows);
-  history_.first_epoch = then.first_epoch;
-  history_.images = then.images;
-  history_.train_seconds = then.train_seconds;
-  history_.validation_seconds = then.validation_seconds;
+  const CheckpointManifest& then = resumed_->manifest;
   for (const std::string& name : callbacks_->quantities())
     if (const auto value = then.values.find(name == "loss" ? "train_loss" : name);
         value != then.values.end())
       last_values_.emplace_back(name, value->second);
-  if (auto scale = compiled_.optimizer.loss_scale()) {
-    scale->restore(then.loss_scale.at(0), static_cast<int64_t>(then.loss_scale.at(1)),
-                   static_cast<int64_t>(then.loss_scale.at(2)));
-    compiled_.optimizer.scale_losses(*scale);
-  }
   const std::string other = other_bits(then, facts_, model_.strategy.moving_shares());
-  if (MovingShares* moving = model_.strategy.moving_shares())
-    moving->go_on(then.replicas == facts_.replicas ? std::move(then.shares) : data::ShareSchedule(),
-                  then.version);
-  if (noise_) noise_->restore(std::span(then.noise_scale).first<NoiseScale::kNumbers>());
-  callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
   progress_->say(fmt::format("goes on from {}: epoch {}, after step {} of {}{}",
                              name_of_checkpoint(then.step), then.epoch + 1, then.step_in_epoch,
                              then.steps_per_epoch, other));
@@ -225,31 +208,25 @@ std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
 
 int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
   int64_t left = epoch.steps - done;
-  if (const MovingShares* moving = model_.strategy.moving_shares())
-    left = std::min(left, moving->steps_until_next());
+  for (const auto& watcher : watchers_) left = std::min(left, watcher->steps_until_pause());
   return checkpoints_ ? std::min(left, checkpoints_->next_pause(history_.steps)) : left;
 }
 
 TrainingState Fit::state_now() const {
-  TrainingState state{.manifest = facts_, .totals = {}, .rows = history_.rows, .kept = {}};
+  TrainingState state{.manifest = facts_, .totals = {}};
   CheckpointManifest& now = state.manifest;
   now.step = history_.steps;
   now.version = compiled_.optimizer.version();
   now.ended = callbacks_->ends();
-  now.loss_scale = loss_scale();
-  if (const MovingShares* moving = model_.strategy.moving_shares()) now.shares = moving->so_far();
-  now.noise_scale = noise_state();
   now.learning_rate = compiled_.optimizer.learning_rate();
   now.first_epoch = history_.first_epoch;
   now.images = history_.images;
   now.train_seconds = history_.train_seconds;
   now.validation_seconds = history_.validation_seconds;
-  now.callbacks = callbacks_->states();
   if (!history_.rows.empty())
     for (size_t i = 0; i < history_.columns.size(); ++i)
       if (const double value = history_.rows.back()[i]; std::isfinite(value))
         now.values[history_.columns[i]] = value;
-  state.kept = callbacks_->kept();
   return state;
 }
 

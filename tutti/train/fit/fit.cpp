@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
 
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
@@ -16,7 +18,7 @@
 #include "tutti/strategy/input/detail/input.h"
 #include "tutti/strategy/input/from_tensors.h"
 #include "tutti/strategy/membership/detail/worlds.h"
-#include "tutti/strategy/moving_shares.h"
+#include "tutti/train/fit/detail/parts.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/settings.h"
 
@@ -30,7 +32,7 @@ namespace {
 std::vector<std::string> watched(const detail::Compiled& compiled, bool validation) {
   const std::vector<std::string> trained = quantities_of(compiled.goals);
   std::vector<std::string> names = trained;
-  if (compiled.noise_scale) names.emplace_back("noise_scale");
+  std::ranges::copy(names_of(compiled.measures), std::back_inserter(names));
   for (size_t i = 0; validation && i < trained.size(); ++i) names.push_back("val_" + trained[i]);
   return names;
 }
@@ -84,14 +86,12 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                                   : updates_of(train_.num_batches(), options_.accumulate),
               .max_steps = options_.max_steps,
               .initial_epoch = options_.initial_epoch,
-              .by_lease = not_in_step(compiled_.optimizer.updater().client())},
-      cores_(computes_alone(model.strategy.world()) ? model.strategy.options().threads_per_replica
-                                                    : 1) {
+              .by_lease = not_in_step(compiled_.optimizer.updater().client())} {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
   speak(shows_);
   scale_rate();
-  if (compiled_.noise_scale) noise_.emplace();
+  watchers_ = all_watchers();
   const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
@@ -104,6 +104,18 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   const ps::Client* const servers = compiled_.optimizer.updater().client();
   if (servers != nullptr && servers->first_step() == compiled_.optimizer.version())
     servers_at_ = servers->first_step();
+}
+
+StepWatchers Fit::all_watchers() {
+  StepWatchers watchers = watchers_of(compiled_.measures, compiled_.optimizer,
+                                      train_.global_batch_size() * options_.accumulate);
+  watchers.push_back(watch_shares(model_, train_, options_));
+  const Strategy& strategy = model_.strategy;
+  if (computes_alone(strategy.world()))
+    watchers.push_back(watch_cores(strategy.options().threads_per_replica));
+  if (options_.slow)
+    watchers.push_back(watch_slow_worker(*options_.slow, seed_, compiled_.optimizer));
+  return watchers;
 }
 
 std::shared_ptr<const World> Fit::world_now() const {
@@ -166,7 +178,8 @@ History Fit::run() {
         "job goes on from; ask for more",
         options_.epochs, history_.steps));
   callbacks_->train_end(last_values_);
-  say_noise();
+  for (const auto& watcher : watchers_)
+    if (const std::string words = watcher->end(history_); !words.empty()) progress_->say(words);
   history_.lost = callbacks_->lost();
   if (!lost.empty()) history_.lost.push_back(lost);
   history_.input = loader_->report();
@@ -211,12 +224,6 @@ void Fit::scale_rate() {
   ScaledRate scaled = scaled_rate(*compiled_.large_batch, batch, course_.epoch_length);
   compiled_.rate = std::move(scaled.rate);
   recipe_ = std::move(scaled.words);
-}
-
-void Fit::say_noise() {
-  if (!noise_) return;
-  history_.noise_scale = noise_->value();
-  progress_->say(noise_->to_string(train_.global_batch_size() * options_.accumulate));
 }
 
 Position Fit::begin() {
@@ -295,16 +302,9 @@ void Fit::read_ahead(const Epoch& epoch, int64_t first_step) {
               course_.by_lease ? first : end);
 }
 
-void Fit::move_shares(Epoch& epoch, int64_t next) {
-  MovingShares* const moving = model_.strategy.moving_shares();
-  if (moving == nullptr) return;
-  const bool moved = moving->move([this](std::span<const int64_t> shares) {
-    return model_
-        .objection_of_batch_norms(train_, options_,
-                                  std::vector<double>(shares.begin(), shares.end()))
-        .empty();
-  });
-  if (moved) progress_->say(moving->news());
+void Fit::before_steps(Epoch& epoch, int64_t next) {
+  for (const auto& watcher : watchers_)
+    if (const std::string words = watcher->before_steps(); !words.empty()) progress_->say(words);
   if (epoch.world->shares == model_.strategy.world().shares) return;
   epoch.world = world_now();
   if (epoch.loader) read_ahead(epoch, next);
@@ -315,7 +315,8 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
   NamedValues values = means_of(all, compiled_.goals);
-  if (noise_) values.emplace_back("noise_scale", noise_->value());
+  for (const auto& watcher : watchers_)
+    std::ranges::copy(watcher->values(), std::back_inserter(values));
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
   if (validates && (!pace_->chief_validates_alone() || epoch.world->chief)) {
     const TimePoint validation_begin = Clock::now();

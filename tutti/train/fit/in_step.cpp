@@ -16,7 +16,7 @@ class InStep : public Pace {
   // of a checkpoint nobody computes.
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     for (int64_t done = epoch.first_step; done < epoch.steps && !fit_.ends(each[0]);) {
-      fit_.move_shares(epoch, done);
+      fit_.before_steps(epoch, done);
       const int64_t until = done + (looked_at_ ? fit_.steps_until_pause(epoch, done) : 1);
       steps(epoch, done, until, each);
       looked_at_ = true;

@@ -12,7 +12,7 @@ class InTurn final : public Pace {
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     std::vector<std::unique_ptr<Tally>> tallies(each.size());
     for (int64_t s = epoch.first_step; s < epoch.steps && !fit_.ends(each[0]); ++s) {
-      fit_.move_shares(epoch, s);
+      fit_.before_steps(epoch, s);
       const bool pauses = fit_.steps_until_pause(epoch, s) == 1;
       const int64_t before = fit_.version();
       fit_.strategy().run([&](ReplicaContext& replica) {

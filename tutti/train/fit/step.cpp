@@ -6,15 +6,12 @@
 #include <cmath>
 #include <csignal>
 #include <span>
-#include <thread>
 
 #include "tutti/base/event.h"
-#include "tutti/base/random.h"
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/strategy/input/detail/input.h"
-#include "tutti/sync/gradient_meter.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/located.h"
@@ -94,8 +91,6 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
       compiled_.optimizer.abstain(replica);
     return;
   }
-  if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
-  const TimePoint begin = Clock::now();
   // Rows of the step, however many batches it has: dropout is that of one large batch.
   const nn::SampleContext place(
       {.seed = seed_,
@@ -108,24 +103,26 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
     return;
   }
   at::Tensor loss;
+  WatchedBatch watched{.epoch = epoch.number, .batch = batch.step()};
   at_place(replica, epoch, batch, [&] {
     auto columns = take_columns(replica, batch, input);
     const Divisors by = divisors_of(batch, input);
-    cores_.begin();
+    for (const auto& watcher : watchers_) watcher->forward_begins();
+    watched.begin = Clock::now();
     loss = replica.queue().on_device()
                ? loss_on_device(replica, forward, epoch, batch, std::move(columns), by, tally)
                : loss_of(replica, forward, epoch, batch, columns, by, totals);
   });
   if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
-  be_slow(epoch, batch.step(), begin);
+  for (const auto& watcher : watchers_) watcher->forward_ended(watched);
   if (updates && leaves_out(totals))
     compiled_.optimizer.leave_out(replica, loss);
   else if (updates)
     compiled_.optimizer.minimize(replica, loss);
   else
     compiled_.optimizer.accumulate(replica, loss);
-  cores_.end();
+  for (const auto& watcher : watchers_) watcher->update_ended();
 }
 
 at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
@@ -233,16 +230,6 @@ void Fit::read_figures(ReplicaContext replica, const Epoch& epoch, const Distrib
   });
 }
 
-void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
-  if (!options_.slow) return;
-  const uint64_t bits =
-      random_key(seed_, RandomPurpose::test,
-                 {static_cast<uint64_t>(epoch.number), static_cast<uint64_t>(step)});
-  if (uniform_double(bits) >= options_.slow->probability) return;
-  // Backward, which is still to come, takes about twice as long as forward.
-  std::this_thread::sleep_for(3 * (options_.slow->factor - 1) * (Clock::now() - begin));
-}
-
 int Fit::asked_to_end() const {
   const int signal = stop_requested();
   const bool late =
@@ -274,21 +261,14 @@ int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
   return epoch_images_ + samples_of(epoch, step);
 }
 
-// Parts are replicas, however many batches an update has.
-void Fit::measure_noise(const Epoch& epoch, int64_t step) {
-  const World& world = *epoch.world;
-  const int64_t first = step * options_.accumulate;
-  const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
-  std::vector<int64_t> samples(static_cast<size_t>(world.num_replicas()), 0);
-  for (int64_t number = first; number < end; ++number)
-    for (int rank = 0; rank < world.num_replicas(); ++rank)
-      samples[static_cast<size_t>(rank)] +=
-          share_of(epoch.data->batch_size(number), world, rank).size();
-  noise_->add(compiled_.optimizer.updater().meter()->last_squares(), samples);
-}
-
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
-  if (noise_) measure_noise(epoch, step);
+  const int64_t first = step * options_.accumulate;
+  const StepFacts facts{
+      .data = *epoch.data,
+      .world = *epoch.world,
+      .first_batch = first,
+      .end_batch = std::min(first + options_.accumulate, epoch.data->num_batches())};
+  for (const auto& watcher : watchers_) watcher->after_step(facts);
   const TimePoint now = Clock::now();
   const int64_t samples = samples_of(epoch, step);
   emit("train.step", {{"step", step},

@@ -82,7 +82,7 @@ bool is_alone(const Strategy& strategy) {
 std::string compile_words(const CompileOptions& options, const Goals& goals,
                           const Model::State& model) {
   const auto& [optimizer, loss, metrics, learning_rate, precision, loss_scaling, outputs,
-               num_inputs, large_batch, noise_scale] = options;
+               num_inputs, large_batch, measures] = options;
   AgreedLines lines;
   lines.add("optimizer", optimizer_words(optimizer));
   lines.add("schedule", learning_rate ? learning_rate->name() : "none");
@@ -90,7 +90,7 @@ std::string compile_words(const CompileOptions& options, const Goals& goals,
   lines.add("precision", name_of(precision));
   lines.add("loss_scaling", scaling_words(loss_scaling));
   lines.add("large_batch", large_batch_words(large_batch));
-  lines.add("noise_scale", noise_scale);
+  for (const Measure& measure : kMeasures) lines.add(measure.name, measures.*measure.field);
   lines.add("num_inputs", num_inputs);
   for (const Goal& goal : goals) lines.add("loss", goal_words(goal));  // loss, metrics and outputs
   add_model(lines, model);

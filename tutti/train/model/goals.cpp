@@ -78,8 +78,8 @@ Goals only_goal(const CompileOptions& options, const std::optional<nn::Graph>& g
 
 /// Those of History's columns, which are found by name, and of Scores.
 void require_unlike_names(const Goals& goals) {
-  std::set<std::string> taken{"loss",    "train_loss",        "val_loss",
-                              "seconds", "images_per_second", "noise_scale"};
+  std::set<std::string> taken{"loss", "train_loss", "val_loss", "seconds", "images_per_second"};
+  for (const Measure& measure : kMeasures) taken.emplace(measure.name);
   const auto take = [&taken](const std::string& name, const char* mend) {
     if (!taken.insert(name).second || !taken.insert("val_" + name).second)
       throw UsageError(

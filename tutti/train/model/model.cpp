@@ -15,13 +15,13 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/modules/whole_model.h"
-#include "tutti/sync/gradient_meter.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
 #include "tutti/train/model/weights.h"
+#include "tutti/train/watch/detail/watcher.h"
 
 namespace tutti {
 
@@ -42,16 +42,13 @@ void own_storage(const ReplicatedModules& modules) {
 }
 
 // Throws before anything changes.
-void require_measurable(const Strategy& strategy, const CompileOptions& options) {
+void require_measures(const Strategy& strategy, const CompileOptions& options) {
   const World& world = strategy.world();
   require_together(strategy.options(),
                    {.torch_optimizer = !std::holds_alternative<optim::Recipe>(options.optimizer),
-                    .measures_noise = true},
+                    .measures = options.measures},
                    {}, {.gpus = world.on_devices()});
-  if (world.num_replicas() < 2)
-    throw UsageError(
-        "compile: noise_scale: one replica's gradients say nothing of their noise; expected two "
-        "replicas or more (--replicas 2; one_device computes them in turn)");
+  require_measurable(options.measures, world);
 }
 
 std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
@@ -266,7 +263,7 @@ void Model::compile(CompileOptions options) {
     num_states = recipe->rule().num_states();
   detail::Goals goals = detail::goals_of(options, state.graph);
   auto large_batch = detail::large_batch_of(options);
-  if (options.noise_scale) detail::require_measurable(state.strategy, options);
+  if (first_of(options.measures) != nullptr) detail::require_measures(state.strategy, options);
   std::string words;
   if (!detail::is_alone(state.strategy)) words = detail::compile_words(options, goals, state);
   detail::require_same_words(state.strategy, "compile", words);
@@ -277,11 +274,10 @@ void Model::compile(CompileOptions options) {
   Optimizer optimizer = std::visit(
       [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
   if (scale) optimizer.scale_losses(*scale);
-  if (options.noise_scale) optimizer.updater().meter()->begin_measuring();
   state.compiled.emplace(
       detail::Compiled{std::move(optimizer), std::move(goals), std::move(options.learning_rate),
                        options.precision, detail::optimizer_words(options.optimizer),
-                       std::move(words), num_states, std::move(large_batch), options.noise_scale});
+                       std::move(words), num_states, std::move(large_batch), options.measures});
 }
 
 OptimizerChoice Model::State::changed_for(detail::LargeBatchParts& parts,

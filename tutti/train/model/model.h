@@ -26,6 +26,7 @@
 #include "tutti/data/loader/loader.h"
 #include "tutti/nn/precision.h"
 #include "tutti/parallel/model/model_layout.h"
+#include "tutti/strategy/choice/measures.h"
 #include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/callbacks/callbacks.h"
 #include "tutti/train/callbacks/schedules.h"
@@ -70,9 +71,7 @@ struct CompileOptions {
   std::vector<OutputOptions> outputs{};
   int64_t num_inputs = 1;  ///< of a module of one's own: columns that go in; a graph knows its own
   std::optional<LargeBatch> large_batch{};  ///< for batches beyond those that a rate was found for
-  /// Measures up to what batch a larger one pays (History::noise_scale), in the fused step of two
-  /// replicas or more on CPUs; bits of the training stay.
-  bool noise_scale = false;
+  Measures measures{};                      ///< what is measured beside the training
 };
 
 enum class OnNan : uint8_t {
@@ -156,7 +155,7 @@ class Model {
   /// What to train with. Again: a new optimizer with fresh state. Throws UsageError without a loss,
   /// for outputs that the graph does not have, twice the same, or a weight out of range, and for
   /// two metrics of one name, or one called as a column of History; for a large batch with a torch
-  /// optimizer, and a noise scale where nothing measures it.
+  /// optimizer, and a measure where nothing gives it.
   void compile(CompileOptions options);
 
   /// Trains. A last column of the data, after inputs and targets, is a weight a sample, [] float32:

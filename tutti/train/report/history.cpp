@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
 #include "tutti/observe/plot.h"
+#include "tutti/strategy/choice/measures.h"
 
 namespace tutti {
 
@@ -82,12 +84,15 @@ void History::plot(const std::filesystem::path& path) const {
     epochs.push_back(static_cast<double>(number_of(row)));
   plots::Panel losses{.title = "Loss", .x_label = "epoch", .y_label = "loss", .curves = {}};
   plots::Panel metrics{.title = "Metrics", .x_label = "epoch", .y_label = "value", .curves = {}};
-  plots::Panel noise{
-      .title = "Gradient noise scale", .x_label = "epoch", .y_label = "samples", .curves = {}};
+  std::vector<plots::Panel> measured;
   for (const auto& name : columns) {
     if (name == "seconds" || name == "images_per_second") continue;
-    if (name == "noise_scale") {
-      noise.curves.push_back({name, epochs, column(name)});
+    if (const auto* const measure = std::ranges::find(kMeasures, name, &Measure::name);
+        measure != std::end(kMeasures)) {
+      measured.push_back({.title = std::string(measure->title),
+                          .x_label = "epoch",
+                          .y_label = std::string(measure->unit),
+                          .curves = {{name, epochs, column(name)}}});
       continue;
     }
     const bool loss = name == "train_loss" || name == "val_loss";
@@ -95,7 +100,7 @@ void History::plot(const std::filesystem::path& path) const {
   }
   std::vector<plots::Panel> panels{std::move(losses)};
   if (!metrics.curves.empty()) panels.push_back(std::move(metrics));
-  if (!noise.curves.empty()) panels.push_back(std::move(noise));
+  std::ranges::move(measured, std::back_inserter(panels));
   const std::string title =
       fmt::format("Training of {} epoch{}", rows.size(), rows.size() == 1 ? "" : "s");
   write_file_atomically(path, plots::svg(title, panels));

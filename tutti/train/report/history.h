@@ -30,7 +30,7 @@ struct History {
   data::LoaderReport
       input{};  ///< of this worker: who waited for batches, and which stage took long
   /// The gradient noise scale at the end, in samples: beyond such a batch more samples a step stop
-  /// paying. NaN: not measured (CompileOptions::noise_scale), or unknown (NoiseScale::value).
+  /// paying. NaN: not measured (Measures::noise_scale), or unknown (NoiseScale::value).
   double noise_scale = std::numeric_limits<double>::quiet_NaN();
   /// Files that callbacks could not write (a full disk), and the last checkpoint where it is not on
   /// disk, in words; on the chief's worker.

@@ -237,7 +237,9 @@ inline constexpr Feature kCountsLabels{"a loss that counts labels",
 inline constexpr Feature kMeetsInForward{
     "a layer that needs all replicas in forward (SyncBatchNorm)",
     trains<&RecipeFacts::meets_in_forward>};
-inline constexpr Feature kNoiseScale{"--noise-scale", trains<&RecipeFacts::measures_noise>};
+inline constexpr Feature kMeasured{
+    "--noise-scale", [](const Asked& a) { return first_of(a.recipe.measures) != nullptr; },
+    [](const Asked& a) { return std::string(first_of(a.recipe.measures)->flag); }};
 
 // ---- its rate ----
 

@@ -19,31 +19,32 @@
 #include "tutti/checkpoint/state.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/train/model/detail/model_state.h"
+#include "tutti/train/watch/detail/kept.h"
 
 namespace tutti::detail {
 
-/// What a training was, beside the model: taken into a checkpoint, and put back.
+/// Where a training was: its parts are each a Kept.
 struct TrainingState {
   CheckpointManifest manifest;
-  std::vector<Totals> totals;             ///< of the epoch that goes on, by local replica
-  std::vector<std::vector<double>> rows;  ///< of History
-  KeptWeights kept;                       ///< what CallbackRunner::keep_weights() remembers
+  std::vector<Totals> totals;  ///< of the epoch that goes on, by local replica
 };
 
 class Checkpointing {
  public:
   /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
   /// different ones, some of the state cannot be saved (servers).
+  /// parts         of the training beside those of the model, which are put back before them
   /// asked_to_end  whether this worker is, by a signal or since its time is up
-  Checkpointing(Model::State& model, CheckpointOptions options, std::function<bool()> asked_to_end);
+  Checkpointing(Model::State& model, CheckpointOptions options, KeptParts parts,
+                std::function<bool()> asked_to_end);
   /// Waits for what is being written.
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
 
-  /// The newest checkpoint that is whole, put back into model and optimizer; none where there is
-  /// none. `now` is what this training is: throws UsageError for what does not go on from it, field
-  /// by field; DataError when all checkpoints are damaged.
-  std::optional<TrainingState> resume(const CheckpointManifest& now);
+  /// The newest checkpoint that is whole, put back into all parts; none where there is none. `now`
+  /// is what this training is: throws UsageError for what does not go on from it, field by field;
+  /// DataError when all checkpoints are damaged.
+  std::optional<TrainingState> resume(CheckpointManifest now);
 
   /// Whether one is wanted after so many updates; and after an epoch with so many.
   bool due(int64_t step) const noexcept {
@@ -113,38 +114,17 @@ class Checkpointing {
   void take_folder();
   std::string why_lost(bool written) const;
   void remove_at_end();
+  void add_words(CheckpointManifest& manifest) const;
   NamedTensors own_tensors(const TrainingState& state) const;
-  /// A checkpoint as it was read.
-  struct Found {
-    std::string what;  ///< for errors
-    CheckpointManifest manifest;
-    CheckpointTensors tensors;
-  };
-  /// One that goes on as this training, and has not been put back yet.
-  struct Checked {
-    std::string what;  ///< for errors
-    CheckpointTensors tensors;
-    UpdaterState optimizer{};
-    std::map<std::string, Array> tables{};
-    NamedTensors parameters{};
-    TrainingState state{};
-  };
-  Checked check(const Found& found_on_disk, const CheckpointManifest& now) const;
-  void put_back(const Checked& checked);
-  std::vector<Totals> totals_in(const std::string& what, const CheckpointTensors& tensors,
-                                const CheckpointManifest& manifest) const;
-  static void require_generators(const std::string& what, const CheckpointTensors& tensors);
-  void put_back_buffers(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
-  void put_back_generators(const std::string& what, const CheckpointTensors& tensors,
-                           const CheckpointManifest& manifest);
-  Array buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
-                  const CheckpointManifest& manifest, const char* which) const;
-  KeptWeights kept_in(const CheckpointTensors& tensors, const CheckpointManifest& manifest) const;
+  /// What `read` was, which goes on as `now`; nothing is put back yet.
+  TrainingState check(const CheckpointRead& read, const CheckpointManifest& now) const;
+  std::vector<Totals> totals_in(const CheckpointRead& read) const;
   int worker() const;
   int num_workers() const;
 
   Model::State& model_;
   const CheckpointOptions options_;
+  KeptParts parts_;
   const std::function<bool()> asked_to_end_;
   std::shared_ptr<FolderLock> lock_;  // of the chief's worker
   int64_t lock_number_ = 0;

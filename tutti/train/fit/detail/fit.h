@@ -12,13 +12,12 @@
 
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/fit/detail/callback_runner.h"
-#include "tutti/train/fit/detail/core_watch.h"
 #include "tutti/train/fit/detail/pace.h"
 #include "tutti/train/fit/detail/position.h"
 #include "tutti/train/fit/detail/tally.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/model_state.h"
-#include "tutti/train/report/noise_scale.h"
+#include "tutti/train/watch/detail/watcher.h"
 
 namespace tutti::detail {
 
@@ -94,9 +93,9 @@ class Fit {
   void raise(const Epoch& epoch, const Totals& totals);
 
   int64_t steps_until_pause(const Epoch& epoch, int64_t done) const;
-  /// Between two runs: where shares move (moving_shares.h), what comes from step `next` on is cut
-  /// anew.
-  void move_shares(Epoch& epoch, int64_t next);
+  /// Between two runs, for the watchers: where shares have moved, what comes from step `next` on is
+  /// cut anew.
+  void before_steps(Epoch& epoch, int64_t next);
   void save_between(const Epoch& epoch, const std::vector<Totals>& each);
 
  private:
@@ -106,7 +105,6 @@ class Fit {
                  double seconds);
   std::optional<Totals> train_epoch(Epoch& epoch, std::vector<Totals>& each);
   void read_ahead(const Epoch& epoch, int64_t first_step);
-  void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   /// What is known of a step before its first batch. Where a loss divides by what counts in all of
   /// it, its batches are read for that.
   struct StepInput {
@@ -165,9 +163,7 @@ class Fit {
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
   void scale_rate();
-  void measure_noise(const Epoch& epoch, int64_t step);
-  void say_noise();
-  std::vector<double> noise_state() const;
+  StepWatchers all_watchers();
   void take_pace();
   void agree();
   void say_who_trains() const;
@@ -177,9 +173,9 @@ class Fit {
 
   // ---- checkpoints ----
   void take_up_checkpoints();
+  KeptParts parts();
   void go_on();
   CheckpointManifest facts() const;
-  std::vector<double> loss_scale() const;
   TrainingState state_now() const;
   TrainingState state_within(const Epoch& epoch, const std::vector<Totals>& each) const;
   Scores validate(const Epoch& epoch, const std::vector<Totals>& each);
@@ -226,20 +222,19 @@ class Fit {
   std::unique_ptr<Pace> pace_;
   int64_t generation_ = -1;  ///< of the world that it is of
   std::optional<Progress> progress_;
-  CoreWatch cores_;
   std::optional<CallbackRunner> callbacks_;
-  std::optional<Checkpointing> checkpoints_;
+  StepWatchers watchers_;
   CheckpointManifest facts_;
   std::optional<TrainingState> resumed_;  // until its epoch goes on
   NamedValues last_values_;               // of the last epoch
   History history_;
+  std::optional<Checkpointing> checkpoints_;  // of all that stands before it
   TimePoint last_{};
   TimePoint fit_begin_ = Clock::now();
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
   Totals shown_;                         // of the first replica, where it is on several ranks
   bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
-  std::optional<NoiseScale> noise_;      // where it is measured; replica 0's thread adds to it
   std::vector<std::string> recipe_;      // a line about each part of the recipe
   std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor

@@ -58,7 +58,7 @@ struct Compiled {
   std::string words;                ///< compile_words() of it; "" where nobody compares them
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
   std::optional<LargeBatchParts> large_batch{};
-  bool noise_scale = false;
+  Measures measures{};
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
