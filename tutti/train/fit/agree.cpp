@@ -70,8 +70,22 @@ Tensors Fit::take_columns(const ReplicaContext& replica, const DistributedBatch&
   return std::move(input.columns[place]);
 }
 
+// Who has more to say than goes with the update: figures of a device come late, callbacks decide
+// once the step is made, and a step that scaled losses leave out is one.
+void Fit::tell(const ReplicaContext& replica, const Totals& totals) {
+  const bool calls_back = callbacks_->any() && replica.local_rank() == 0;
+  const bool ends_here = totals.bad_step >= 0 && options_.on_nan != OnNan::go_on;
+  compiled_.optimizer.tell(replica, asked_to_end(),
+                           replica.queue().on_device() || calls_back || ends_here);
+}
+
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
                 int together) {
+  const Verdict& all = compiled_.optimizer.verdict(replica);
+  if (together > 1 && !all.meets) {
+    tally.totals.signal = all.signal;
+    return;
+  }
   tally.totals.signal = asked_to_end();
   tally.poll();
   tell_all(replica, epoch, step, tally, together);

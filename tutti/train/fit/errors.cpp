@@ -150,7 +150,8 @@ std::string Fit::bad_on_any_rank() const {
 // A gradient may be bad where the loss is not. The next step's loss shows it; after the last one
 // of an epoch nothing else does.
 void Fit::look_at_parameters(const Epoch& epoch) {
-  if (compiled_.optimizer.updater().client() != nullptr) return;  // servers look at each gradient
+  if (compiled_.optimizer.updater().parts().client != nullptr)
+    return;  // servers look at each gradient
   std::string found = bad_parameter(*model_.modules.module(0));
   if (model_.modules.whole() != nullptr) found = bad_on_any_rank();
   if (found.empty()) return;

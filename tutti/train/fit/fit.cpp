@@ -84,7 +84,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                                   : updates_of(train_.num_batches(), options_.accumulate),
               .max_steps = options_.max_steps,
               .initial_epoch = options_.initial_epoch,
-              .by_lease = not_in_step(compiled_.optimizer.updater().client())},
+              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)},
       cores_(computes_alone(model.strategy.world()) ? model.strategy.options().threads_per_replica
                                                     : 1) {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
@@ -101,7 +101,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, pace_->all_meet());
   take_up_checkpoints();
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
-  const ps::Client* const servers = compiled_.optimizer.updater().client();
+  const ps::Client* const servers = compiled_.optimizer.updater().parts().client;
   if (servers != nullptr && servers->first_step() == compiled_.optimizer.version())
     servers_at_ = servers->first_step();
 }
@@ -187,7 +187,7 @@ void Fit::agree() {
   require_same_data(world, "fit", "training data", train_, seed_);
   if (options_.validation)
     require_same_data(world, "fit", "validation data", *options_.validation, seed_);
-  if (compiled_.optimizer.updater().client() == nullptr || !(world.apart || course_.by_lease))
+  if (compiled_.optimizer.updater().parts().client == nullptr || !(world.apart || course_.by_lease))
     return;
   AgreedLines lines;
   add_digest(lines, "training data", train_, seed_);
@@ -339,7 +339,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
 }
 
 std::unique_ptr<Pace> pace_of(Fit& fit) {
-  const ps::Client* const servers = fit.optimizer().updater().client();
+  const ps::Client* const servers = fit.optimizer().updater().parts().client;
   const World& world = fit.strategy().world();
   if (not_in_step(servers)) return make_by_lease(fit);
   if (servers != nullptr && servers->spec().drop_slowest > 0) return make_in_step_but_late(fit);

@@ -96,6 +96,7 @@ void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const Dist
   const bool bad = totals.bad_step >= 0;
   if (bad && tally.totals.bad_step < 0) tally.totals.bad_step = batch.step();
   if (bad && epoch.world->in_turn() && options_.on_nan == OnNan::stop) raise(epoch, tally.totals);
+  tell(replica, tally.totals);
   if (bad && leaves_bad_steps_out())
     compiled_.optimizer.leave_out(replica);
   else if (samples == 0)

@@ -88,13 +88,15 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   const int64_t samples = batch.local_size(replica);
   Totals& totals = tally.totals;
   if (samples == 0 && !meets_) {
+    tell(replica, totals);
     if (updates && leaves_out(totals))
       compiled_.optimizer.leave_out(replica);
     else if (updates)
       compiled_.optimizer.abstain(replica);
     return;
   }
-  if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
+  LateParameters* const late = compiled_.optimizer.updater().parts().late;
+  if (options_.slow && late != nullptr) late->complete();  // waiting is not computing
   const TimePoint begin = Clock::now();
   // Rows of the step, however many batches it has: dropout is that of one large batch.
   const nn::SampleContext place(
@@ -102,6 +104,7 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
        .step = epoch.first_update + step,
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
   if (model_.strategy.options().step_graph && !leaves_out(totals)) {
+    tell(replica, totals);
     at_place(replica, epoch, batch, [&] {
       step_as_graph(replica, forward, epoch, batch, batch.host_columns(replica), tally);
     });
@@ -119,6 +122,7 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
   be_slow(epoch, batch.step(), begin);
+  tell(replica, totals);
   if (updates && leaves_out(totals))
     compiled_.optimizer.leave_out(replica, loss);
   else if (updates)
@@ -284,7 +288,7 @@ void Fit::measure_noise(const Epoch& epoch, int64_t step) {
     for (int rank = 0; rank < world.num_replicas(); ++rank)
       samples[static_cast<size_t>(rank)] +=
           share_of(epoch.data->batch_size(number), world, rank).size();
-  noise_->add(compiled_.optimizer.updater().meter()->last_squares(), samples);
+  noise_->add(compiled_.optimizer.updater().parts().meter->last_squares(), samples);
 }
 
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {

@@ -67,6 +67,10 @@ class Fit {
   /// After the last of the steps of a run(): waits for what has not come.
   void settle(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
               int together);
+  /// All replicas have left the last step out, for a loss that was not finite on one of them.
+  bool left_out(const ReplicaContext& replica) const {
+    return leaves_bad_steps_out() && compiled_.optimizer.verdict(replica).left_out;
+  }
   /// The same of replicas that take turns, between two runs; `wait` for what has not come.
   void agree_in_turn(std::span<const std::unique_ptr<Tally>> each, int64_t step, bool wait);
   /// Counts a step, and shows it when that is due; `totals` are those of replica 0.
@@ -82,7 +86,8 @@ class Fit {
   }
   /// Servers look at each gradient themselves.
   bool leaves_bad_steps_out() const {
-    return options_.on_nan != OnNan::go_on && compiled_.optimizer.updater().client() == nullptr;
+    return options_.on_nan != OnNan::go_on &&
+           compiled_.optimizer.updater().parts().client == nullptr;
   }
   bool leaves_out(const Totals& totals) const {
     return totals.bad_step >= 0 && leaves_bad_steps_out();
@@ -150,6 +155,7 @@ class Fit {
   void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
                       const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
                       const Tensors& losses, const Tensors& outputs, Tally& tally);
+  void tell(const ReplicaContext& replica, const Totals& totals);
   bool says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
                         const Totals& totals) const;
   void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
