@@ -27,7 +27,7 @@ Flags flags_of(const Totals& totals, int64_t known) {
 }  // namespace
 
 // The columns of several batches are copied: a loader's memory is for those that it computes ahead.
-Fit::StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
+StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
   const Goals& goals = compiled_.goals;
   const World& world = *epoch.world;
   StepInput input{.first = first,
@@ -49,8 +49,7 @@ Fit::StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, i
 }
 
 // All before the first of them computes: nobody can ask another one.
-std::vector<Fit::StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first,
-                                              int64_t end) const {
+std::vector<StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const {
   std::vector<StepInput> each;
   std::vector<double> all(compiled_.goals.size(), 0);
   for (int local = 0; local < epoch.world->local; ++local) {

@@ -10,7 +10,6 @@
 #include "tutti/base/event.h"
 #include "tutti/base/log.h"
 #include "tutti/net/host_meeting.h"
-#include "tutti/nn/collectives.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/input/detail/input.h"
@@ -62,8 +61,6 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
-bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
-
 }  // namespace
 
 namespace detail {
@@ -74,8 +71,6 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      in_parts_(options_.microbatches > 1 || model.laid_out->in_parts()),
-      meets_(nn::meets_in_forward(*model.modules.module(0))),
       counts_(counts_labels(compiled_.goals)),
       shows_(model.strategy.world().chief),
       course_{.epochs = options_.epochs,
@@ -84,9 +79,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                                   : updates_of(train_.num_batches(), options_.accumulate),
               .max_steps = options_.max_steps,
               .initial_epoch = options_.initial_epoch,
-              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)},
-      cores_(computes_alone(model.strategy.world()) ? model.strategy.options().threads_per_replica
-                                                    : 1) {
+              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)} {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
   speak(shows_);
@@ -114,6 +107,9 @@ std::shared_ptr<const World> Fit::world_now() const {
 
 void Fit::take_pace() {
   pace_ = pace_of(*this);
+  bodies_.clear();
+  for (int local = 0; local < model_.strategy.world().local; ++local)
+    bodies_.push_back(body_of(*this, local));
   generation_ = model_.strategy.world().generation;
   if (events_wanted()) say_who_trains();
 }
