@@ -108,7 +108,8 @@ void train_and_test(tutti::Strategy strategy, const std::string& folder, int epo
             torch::binary_cross_entropy_with_logits(odds, columns[2], {}, {}, at::Reduction::None);
         optimizer.minimize(replica, each, batch.global_size());
       });
-  optimizer.updater().refresh();  // asynchronous: what the other workers have done since
+  if (auto* const late = optimizer.updater().parts().late)
+    late->refresh();  // asynchronous: what the other workers have done since
   if (!strategy.world().chief) return;
   const torch::NoGradGuard no_grad;  // the rows of unknown keys are read, not made
   const auto all = test.dataset().batch(test.size()).epoch({}).batch(0);

@@ -104,10 +104,22 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::D
     fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
 }
 
-bool step_is_made(const Layout& layout, int parts, bool any_gradient) {
-  if (parts >= kLeavesOut) return false;
+VoteWords vote_words(const Vote& vote) {
+  return {vote.part, vote.overflows, vote.signal, vote.meets};
+}
+
+Verdict verdict_of(const VoteWords& largest) {
+  const auto [part, overflows, signal, meets] = largest;
+  return {.left_out = part == kLeavesOut,
+          .overflowed = overflows != 0,
+          .signal = signal,
+          .meets = meets != 0};
+}
+
+void require_any_gradient(const Layout& layout, PartInStep largest, bool any_gradient) {
+  if (largest != kComputes || any_gradient) return;
   const auto first = std::ranges::find(layout.slots, true, &ParameterSlot::trained);
-  if (parts == kAbstains || any_gradient || first == layout.slots.end()) return true;
+  if (first == layout.slots.end()) return;
   throw NothingTrained(fmt::format(
       "no parameter of the optimizer has a gradient on any replica, so that the step would train "
       "nothing: not \"{}\", the first of {}",

@@ -77,14 +77,15 @@ class RowsOnServers final : public SparseTables::Rows {
       : updater_(std::move(updater)), limit_(limit) {}
 
   Array pull(int table, std::span<const uint64_t> keys) override {
-    ps::Client& client = *updater_->client();
+    ps::Client& client = *updater_->parts().client;
     return client.sparse_fetch(client.sparse_pull(table, keys, updater_->version()),
                                Deadline(limit_));
   }
 
   void push(int table, std::span<const uint64_t> keys, MemorySpan gradients,
             double learning_rate) override {
-    updater_->client()->sparse_push(table, keys, gradients, updater_->version(), learning_rate);
+    updater_->parts().client->sparse_push(table, keys, gradients, updater_->version(),
+                                          learning_rate);
   }
 
   ps::SparseTable& own(int) override {

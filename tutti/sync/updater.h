@@ -89,8 +89,8 @@ class Updater {
 
   /// Hands in the gradients of local replica `replica`: one tensor a parameter, in the order of
   /// parameters(), undefined where unused. A parameter unused on all replicas is skipped, one
-  /// unused on some counts as zero there; unused on all, of which some compute: UsageError. All
-  /// learn where they meet in it whether the step is made (Vote).
+  /// unused on some counts as zero there; unused on all, of which some compute: UsageError. Where
+  /// they meet in it all learn what all have said (Verdict).
   ///
   /// Returns when this replica's operators read parameters of an update with this part. Replicas
   /// that take turns do not wait: the update is made by the last of them. Served: parameters may
@@ -98,8 +98,8 @@ class Updater {
   /// what goes wrong until then is thrown by that operator, and by every later call here. Throws
   /// UsageError naming the parameter when a gradient is sparse, part of a graph, or of another
   /// shape or dtype; PeerLost, Timeout.
-  virtual void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-                    const Deadline& deadline) = 0;
+  virtual Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                       const Deadline& deadline) = 0;
 
   virtual UpdaterView view(int replica) const = 0;
   const std::vector<at::Tensor>& parameters(int replica) const { return view(replica).parameters; }
@@ -135,15 +135,6 @@ class Updater {
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 
   const UpdaterParts& parts() const noexcept { return parts_; }
-  ps::Client* client() const noexcept { return parts_.client; }
-  GradientMeter* meter() const noexcept { return parts_.meter; }
-  /// LateParameters::complete() and refresh(); nothing where parameters do not come late.
-  void complete() const {
-    if (parts_.late != nullptr) parts_.late->complete();
-  }
-  void refresh() const {
-    if (parts_.late != nullptr) parts_.late->refresh();
-  }
 
  protected:
   UpdaterParts parts_;  ///< an updater says which it has, between steps

@@ -48,7 +48,7 @@ MeasuredSteps train_measured(const std::string& kind, int replicas, const optim:
   Strategy strategy = test::strategy_of(kind, replicas);
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
   Optimizer optimizer(net, recipe);
-  GradientMeter* const meter = optimizer.updater().meter();
+  GradientMeter* const meter = optimizer.updater().parts().meter;
   if (measures) meter->begin_measuring();
   MeasuredSteps trained;
   for (auto&& batch : strategy.distribute(test::small_data()).epoch(0)) {
@@ -126,8 +126,10 @@ TEST(GradientSquares, OfAStepThatWasLeftOutThereAreNone) {
     Strategy strategy = test::strategy_of(kind, 2);
     Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
     Optimizer optimizer(net, optim::sgd());
-    optimizer.updater().meter()->begin_measuring();
-    const auto measured = [&] { return optimizer.updater().meter()->last_squares().parts.size(); };
+    optimizer.updater().parts().meter->begin_measuring();
+    const auto measured = [&] {
+      return optimizer.updater().parts().meter->last_squares().parts.size();
+    };
     for (auto&& batch : strategy.distribute(test::small_data()).epoch(0)) {
       test::train_step(strategy, net, optimizer, batch);
       EXPECT_EQ(measured(), 2U);
@@ -146,14 +148,14 @@ TEST(GradientSquares, AreThoseOfTheFirstUpdatesAndThenOfEveryEighth) {
     Strategy strategy = test::strategy_of(kind, 2);
     Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
     Optimizer optimizer(net, optim::sgd());
-    optimizer.updater().meter()->begin_measuring();
+    optimizer.updater().parts().meter->begin_measuring();
     auto batches = strategy.distribute(test::small_data());
     std::vector<int64_t> measured;
     for (int64_t epoch = 0; epoch < 22; ++epoch)
       for (auto&& batch : batches.epoch(epoch)) {
         const int64_t before = optimizer.version();
         test::train_step(strategy, net, optimizer, batch);
-        const GradientSquares& squares = optimizer.updater().meter()->last_squares();
+        const GradientSquares& squares = optimizer.updater().parts().meter->last_squares();
         EXPECT_EQ(squares.parts.size(), before < 64 || before % 8 == 0 ? 2U : 0U) << kind << before;
         if (squares.parts.empty()) continue;
         EXPECT_EQ(squares.updates, before < 64 ? 1 : 8) << kind << before;
@@ -168,12 +170,12 @@ TEST(GradientSquares, GoOnInAnotherWorld) {
   Strategy strategy = test::strategy_of("mirrored", 2);
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
   Optimizer optimizer(net, optim::sgd());
-  optimizer.updater().meter()->begin_measuring();
+  optimizer.updater().parts().meter->begin_measuring();
   for (const int replicas : {3, 1, 2}) {
     strategy.resize(replicas);
     for (auto&& batch : strategy.distribute(test::small_data()).epoch(0))
       test::train_step(strategy, net, optimizer, batch);
-    EXPECT_EQ(optimizer.updater().meter()->last_squares().parts.size(),
+    EXPECT_EQ(optimizer.updater().parts().meter->last_squares().parts.size(),
               static_cast<size_t>(replicas == 1 ? 0 : replicas));
   }
 }

@@ -129,9 +129,9 @@ class ServedHost : public testing::Test {
         }
       });
     for (std::thread& thread : threads) thread.join();
-    worker.pushes = worker.updater->client()->counts().pushes;
+    worker.pushes = worker.updater->parts().client->counts().pushes;
     if (!worker.error.empty()) return;
-    worker.updater->complete();
+    worker.updater->parts().late->complete();
     for (NamedTensors& replica : worker.replicas)
       for (auto& [name, tensor] : replica) tensor = tensor.detach().clone();
   }

@@ -53,7 +53,7 @@ class ServedLate : public testing::Test {
             {.worker = 0, .num_workers = 2, .num_servers = 1, .view_service = job_.where()},
             {.piece_bytes = kWidth * kWidth * 4})),
         other_(std::make_unique<ps::Client>(job_.options(1), job_.credentials(),
-                                            updater_->client()->spec(), nullptr)) {}
+                                            updater_->parts().client->spec(), nullptr)) {}
   ~ServedLate() override { unsetenv(kTokenVariable); }
 
   static std::vector<NamedTensors> weights(int local) {
@@ -114,13 +114,13 @@ const nlohmann::json& the(const std::vector<nlohmann::json>& events, const std::
 TEST_F(ServedLate, ForwardBeginsBeforeTheLastParameterHasCome) {
   const auto trace = std::make_shared<Trace>(0, "worker 0");
   add_sink(trace);
-  ASSERT_EQ(updater_->client()->spec().pieces.size(), 2u);
+  ASSERT_EQ(updater_->parts().client->spec().pieces.size(), 2u);
   step();
   const at::Tensor x = torch::ones({1, kWidth});
   push_of_other(0, 0);
   const at::Tensor hidden = torch::mm(x, first_);
   EXPECT_EQ(hidden.data_ptr<float>()[0], -static_cast<float>(kWidth));  // 1 - 2, of each
-  EXPECT_FALSE(updater_->client()->arrived(1, 1));
+  EXPECT_FALSE(updater_->parts().client->arrived(1, 1));
   push_of_other(1, 0);
   EXPECT_EQ(torch::mm(x, second_).data_ptr<float>()[0], -static_cast<float>(kWidth));
   remove_sink(trace);
@@ -139,14 +139,14 @@ TEST_F(ServedLate, WhoeverReadsOtherwiseGetsWhatIsNew) {
   push_of_other(0, 0);
   push_of_other(1, 0);
   EXPECT_EQ(static_cast<const float*>(span_of(second_).data)[kWidth * kWidth - 1], -1.0F);
-  updater_->complete();
+  updater_->parts().late->complete();
   EXPECT_EQ(first_.data_ptr<float>()[0], -1.0F);
   step();
   push_of_other(0, 1);
   push_of_other(1, 1);
   require_ready(first_);
   EXPECT_EQ(first_.data_ptr<float>()[1], -3.0F);
-  updater_->complete();
+  updater_->parts().late->complete();
 }
 
 // What no operator has read is taken before the next gradients go.
@@ -161,7 +161,7 @@ TEST_F(ServedLate, AParameterThatIsNotUsedComesBeforeTheNextStep) {
   first_.mutable_grad().reset();
   push_of_other(0, 1);
   push_of_other(1, 1);
-  updater_->complete();
+  updater_->parts().late->complete();
   EXPECT_EQ(first_.data_ptr<float>()[0], -3.0F);
   EXPECT_EQ(second_.data_ptr<float>()[0], -2.0F);  // the other worker's gradient alone
 }
@@ -186,7 +186,7 @@ TEST_F(ServedLate, AGradientOfWhatNoOperatorHasReadIsAnError) {
               ThrowsMessage<UsageError>(HasSubstr("\"first\" has a gradient, but no operator")));
   push_of_other(0, 0);
   push_of_other(1, 0);
-  updater_->complete();
+  updater_->parts().late->complete();
 }
 
 struct ServedLateTwice : ServedLate {
@@ -208,7 +208,7 @@ TEST_F(ServedLateTwice, EachReplicaIsWatched) {
   push_of_other(1, 0);
   updater_->ready(1, Deadline(kLateLimit));
   EXPECT_EQ((weights_[1][0].second + 0).data_ptr<float>()[0], -2.0F);
-  updater_->complete();
+  updater_->parts().late->complete();
 }
 
 struct ServedTooLate : ServedLate {
@@ -223,7 +223,7 @@ TEST_F(ServedTooLate, WhomItWaitedForIsNamedAndNothingIsTrainedOnOldValues) {
   EXPECT_THAT([&] { updater_->parts().late->rethrow_failure(); }, says_who);
   EXPECT_THAT([&] { updater_->step(0, {{at::Tensor(), at::Tensor()}}, {}, Deadline(kLateLimit)); },
               says_who);
-  EXPECT_THAT([&] { updater_->complete(); }, says_who);
+  EXPECT_THAT([&] { updater_->parts().late->complete(); }, says_who);
   EXPECT_THAT([&] { updater_->require_whole(); }, says_who);
   EXPECT_THAT([&] { static_cast<void>(span_of(first_)); }, says_who);
   push_of_other(0, 0);

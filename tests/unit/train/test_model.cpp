@@ -317,6 +317,19 @@ TEST(Model, EndsAfterTheRunningStepWhenAskedTo) {
   remove_stop_handler();
 }
 
+// Signals go with the update; a callback decides once the step is made, which costs a meeting.
+TEST(Model, MeetsAfterAStepOnlyWhereACallbackMayDecide) {
+  for (const bool calls_back : {false, true}) {
+    Model model = small_model(strategy_of("mirrored", 3));
+    Callbacks callbacks;
+    if (calls_back) callbacks.push_back(callbacks::lambda("nothing", {}));
+    model.fit(three_classes(60).batch(10), {.callbacks = callbacks, .verbose = 0});
+    model.strategy().run([&](ReplicaContext& replica) {
+      EXPECT_EQ(model.optimizer().verdict(replica).meets, calls_back);
+    });
+  }
+}
+
 TEST(Model, AnErrorInOneReplicaIsThrownOnce) {
   Model model = small_model(strategy_of("mirrored", 2));
   const auto flat = three_classes(12).batch(12).epoch({}).batch(0);

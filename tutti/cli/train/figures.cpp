@@ -10,7 +10,7 @@ namespace tutti::cli {
 namespace {
 
 std::optional<ps::ServerCounts> counts_of(Model& model, const Strategy& strategy) {
-  ps::Client* const client = model.optimizer().updater().client();
+  ps::Client* const client = model.optimizer().updater().parts().client;
   if (client == nullptr) return std::nullopt;
   return client->server_counts(Deadline(strategy.world().time_limit));
 }

@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/strategy/mesh/detail/mesh_clip.h"
+#include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/detail/updater_state.h"
 
 namespace tutti::detail {
@@ -103,22 +104,27 @@ class MeshUpdater final : public Updater, public Gathers {
   GradientListener* begin(int local, Overlap) override {
     return at(local).begin(number(local), Overlap::off);
   }
-  void step(int local, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override {
+  Verdict step(int local, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override {
     Vote own = vote;
     // A part may be frozen whole, and others train.
     if (own.part == kComputes &&
         std::ranges::none_of(parameters(local), &at::Tensor::requires_grad))
       own.part = kAbstains;
     if (parts_.gathers != nullptr) meet(local, Until::all_done);
-    if (left_out_on_any(local, own.part)) own.part = kLeavesOut;
-    if (!clip_ || own.part == kLeavesOut)
-      return at(local).step(number(local), gradients, own, deadline);
+    const Verdict all = agree(local, own);
+    if (all.left_out) own.part = kLeavesOut;
+    own.overflows = all.overflowed;
+    if (!clip_ || all.left_out || all.overflowed) {
+      at(local).step(number(local), gradients, own, deadline);
+      return all;
+    }
     const auto sums = clip_->sums(local, gradients, own.part == kComputes);
     const std::vector<at::Tensor> none(sums.size());
     const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
     if (first && std::ranges::any_of(sums, &at::Tensor::defined)) own.part = kComputes;
     at(local).step(number(local), first ? sums : none, own, deadline);
+    return all;
   }
   void meet(int local, Until until) override {
     at(local).parts().gathers->meet(number(local), until);
@@ -181,11 +187,11 @@ class MeshUpdater final : public Updater, public Gathers {
 
   /// Collective: parts of the model do not meet otherwise, and one's loss may be another's bad
   /// step.
-  bool left_out_on_any(int local, PartInStep part) {
-    uint8_t left_out = part == kLeavesOut ? 1 : 0;
-    all_[static_cast<size_t>(local)].all_reduce_now(tutti::span_of(std::span(&left_out, 1)),
-                                                    ReduceOp::max, limit_);
-    return left_out != 0;
+  Verdict agree(int local, const Vote& vote) {
+    VoteWords words = vote_words(vote);
+    all_[static_cast<size_t>(local)].all_reduce_now(tutti::span_of(std::span(words)), ReduceOp::max,
+                                                    limit_);
+    return verdict_of(words);
   }
 
   Updater& at(int local) { return *of_model_[where_[static_cast<size_t>(local)].first].updater; }

@@ -204,6 +204,11 @@ class Optimizer {
   /// How many steps were left out for that, which no longer count in version(). Between runs.
   int64_t forget_left_out();
 
+  /// What Vote is to say of the step to come. Before minimize().
+  void tell(const ReplicaContext& replica, int signal, bool meets);
+  /// Of the last step that the host has made (step_graph: the device makes others).
+  const Verdict& verdict(const ReplicaContext& replica) const;
+
   /// Forgets what was accumulated, and gradients that a backward() left which did not come to its
   /// end, for a loop that begins anew after an error. Between runs.
   void forget_accumulated();
@@ -236,9 +241,7 @@ class Optimizer {
   void hand_in(int local, PartInStep part);
   void exchange(int local, PartInStep part);
   void hand_in_waiting(int local);
-  void hand_in_settled(int local, bool finite);
-  void settle(ReplicaContext& replica, bool leaves_out = false);
-  void settle_on_device(int local, bool leaves_out);
+  void hand_in_scaled(ReplicaContext& replica, bool leaves_out = false);
 
   struct State;
   std::shared_ptr<State> state_;

@@ -61,7 +61,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) {
     accumulate(replica, loss);
-    settle(replica);
+    hand_in_scaled(replica);
   } else {
     auto* const listener = state_->begin(replica);
     const bool waited = !lane.waiting.empty();
@@ -111,7 +111,7 @@ void Optimizer::abstain(ReplicaContext& replica) {
   const int local = state_->local_rank(replica, "abstain");
   state_->take_part(local);
   if (state_->lanes[local].scale)
-    settle(replica);
+    hand_in_scaled(replica);
   else
     hand_in_waiting(local);
   state_->await_update(local);
@@ -119,13 +119,13 @@ void Optimizer::abstain(ReplicaContext& replica) {
 
 void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
   const int local = state_->local_rank(replica, "leave_out");
-  if (state_->updater->client() != nullptr)
+  if (state_->updater->parts().client != nullptr)
     throw UsageError("leave_out: parameter servers have parts of a step before others are made");
   State::Lane& lane = state_->lanes[local];
   state_->take_part(local);
   if (lane.scale) {
     if (loss.defined()) accumulate(replica, loss);
-    return settle(replica, true);
+    return hand_in_scaled(replica, true);
   }
   state_->begin(replica);
   lane.waiting.clear();
@@ -160,7 +160,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
 void Optimizer::zero_grad(ReplicaContext& replica) {
   const int local = state_->local_rank(replica, "zero_grad");
   for (const auto& parameter : state_->updater->parameters(local)) parameter.mutable_grad().reset();
-  if (!state_->lanes[local].settled) state_->lanes[local].waiting.clear();
+  state_->lanes[local].waiting.clear();
   if (state_->tables) state_->tables->zero_gradients(local);
 }
 
@@ -177,8 +177,18 @@ void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
     throw UsageError("leave_out_if: these replicas do not compute on a device; use leave_out()");
   const at::Tensor one =
       bad.detach().reshape({}).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  at::Tensor& all = state_->lanes[local].bad;
+  at::Tensor& all = state_->lanes[local].vote.bad;
   all = all.defined() ? at::maximum(all, one) : one;
+}
+
+void Optimizer::tell(const ReplicaContext& replica, int signal, bool meets) {
+  Vote& vote = state_->lanes[state_->local_rank(replica, "tell")].vote;
+  vote.signal = static_cast<uint8_t>(signal);
+  vote.meets = meets;
+}
+
+const Verdict& Optimizer::verdict(const ReplicaContext& replica) const {
+  return state_->lanes[state_->local_rank(replica, "verdict")].verdict;
 }
 
 int64_t Optimizer::forget_left_out() {
@@ -188,7 +198,8 @@ int64_t Optimizer::forget_left_out() {
 
 void Optimizer::forget_accumulated() {
   for (size_t local = 0; local < state_->lanes.size(); ++local) {
-    state_->lanes[local].forget();
+    state_->lanes[local].waiting.clear();
+    state_->lanes[local].vote = {};
     // What a backward() that failed has left.
     for (const auto& parameter : state_->updater->parameters(static_cast<int>(local)))
       parameter.mutable_grad().reset();
@@ -211,41 +222,19 @@ std::optional<optim::LossScale> Optimizer::loss_scale() const {
   return state_->lanes[0].scale;
 }
 
-// All replicas leave a step out, or none. Those that take turns wait for the last.
-void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
-  if (state_->scale_there(replica.local_rank()) != nullptr)
-    return settle_on_device(replica.local_rank(), leaves_out);
-  const World& world = state_->strategy.world();
-  std::vector<State::Lane>& lanes = state_->lanes;
-  State::Lane& own = lanes[replica.local_rank()];
-  own.finite = state_->unscale(replica) && !leaves_out;
-  own.settled = true;
-  if (!world.in_turn()) {
-    int32_t overflowed = own.finite ? 0 : 1;
-    replica.group().all_reduce_now(span_of(std::span(&overflowed, 1)), ReduceOp::max,
-                                   world.time_limit);
-    return hand_in_settled(replica.local_rank(), overflowed == 0);
-  }
-  if (replica.local_rank() + 1 < world.local) return;
-  state_->require_all_or_none();
-  const bool finite = std::ranges::all_of(lanes, &State::Lane::finite);
-  for (int local = 0; local < world.local; ++local) hand_in_settled(local, finite);
-}
-
-void Optimizer::hand_in_settled(int local, bool finite) {
+// Whether gradients are finite is known to all where they meet in the update: devices find it out
+// in theirs.
+void Optimizer::hand_in_scaled(ReplicaContext& replica, bool leaves_out) {
+  const int local = replica.local_rank();
   State::Lane& lane = state_->lanes[local];
-  lane.settled = false;
-  if (!finite) lane.waiting.clear();
-  lane.scale->update(!finite);
-  hand_in_waiting(local);
-}
-
-// The devices find out in the update.
-void Optimizer::settle_on_device(int local, bool leaves_out) {
-  detail::DeviceLossScale& scale = *state_->scale_there(local);
-  scale.begin_step();
-  state_->lanes[local].waiting.scale(scale.reciprocal(), scale.overflowed());
-  if (leaves_out) scale.overflowed().fill_(1);
+  if (detail::DeviceLossScale* const scale = state_->scale_there(local)) {
+    scale->begin_step();
+    lane.waiting.scale(scale->reciprocal(), scale->overflowed());
+    if (leaves_out) scale->overflowed().fill_(1);
+  } else {
+    lane.vote.overflows = !state_->unscale(replica) || leaves_out;
+    if (lane.vote.overflows) lane.waiting.clear();
+  }
   hand_in_waiting(local);
 }
 
@@ -276,14 +265,18 @@ void Optimizer::exchange(int local, PartInStep part) {
   const bool rows = state_->tables && state_->tables->hand_in(local, part, updater.version(),
                                                               updater.learning_rate());
   if (rows && part == kComputes && !has_any(gradients)) part = kAbstains;  // rows alone are trained
+  lane.vote.part = part;
+  Verdict verdict;
   try {
-    updater.step(local, gradients, {part, std::exchange(lane.bad, {})}, Deadline(world.time_limit));
+    verdict =
+        updater.step(local, gradients, std::exchange(lane.vote, {}), Deadline(world.time_limit));
   } catch (const detail::NothingTrained& nothing) {
     state_->throw_nothing_trained(nothing, local);
   }
   if (!state_->takes_turns()) lane.other.reset();
   gradients.clear();
   for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
+  state_->learn(local, verdict);
 }
 
 void Optimizer::prepare(ReplicaContext& replica) {

@@ -4,9 +4,11 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -29,16 +31,30 @@ struct NothingTrained : UsageError {
   using UsageError::UsageError;
 };
 
-/// Whether a step is made, by what all have told: not where a replica leaves it out. Throws
-/// NothingTrained, which names the first parameter.
-bool step_is_made(const Layout& layout, int parts, bool any_gradient);
+/// Throws NothingTrained, which names the first parameter, where replicas of these parts have no
+/// gradient.
+void require_any_gradient(const Layout& layout, PartInStep largest, bool any_gradient);
 
-/// The same by `told`, the largest of all replicas: whether each parameter has a gradient, by slot,
-/// and behind these PartInStep.
+/// What a vote tells the others: a number each, of which the largest of all replicas counts.
+using VoteWords = std::array<uint8_t, 4>;
+constexpr int64_t kVoteWords = std::tuple_size_v<VoteWords>;
+VoteWords vote_words(const Vote& vote);
+Verdict verdict_of(const VoteWords& largest);
+
+/// By `told`, the largest of all replicas: whether each parameter has a gradient, by slot, and
+/// behind these the words of votes. Where losses overflowed no gradient counts. Throws
+/// NothingTrained.
 template <class Told>
-bool step_is_made(const Layout& layout, const Told& told) {
+Verdict verdict_of(const Layout& layout, Told& told) {
   const auto end = told.begin() + std::ssize(layout.slots);
-  return step_is_made(layout, *end, std::any_of(told.begin(), end, [](auto one) { return one; }));
+  VoteWords words;
+  std::copy_n(end, kVoteWords, words.begin());
+  const Verdict verdict = verdict_of(words);
+  if (verdict.overflowed) std::fill(told.begin(), end, 0);
+  if (!verdict.overflowed)
+    require_any_gradient(layout, PartInStep{words[0]},
+                         std::any_of(told.begin(), end, [](auto one) { return one; }));
+  return verdict;
 }
 
 /// The first leaf that a backward pass from `loss` comes to; undefined: one of `parameters`, or

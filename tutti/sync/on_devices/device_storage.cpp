@@ -136,8 +136,8 @@ void DeviceUpdater::make_lane(int replica, NamedTensors parameters) {
     if (!alone()) lane.views.push_back(slot_of(lane.gradients, i));
   }
   lane.keep.resize(count);
-  lane.used.resize(count + 2);
-  lane.any.resize(count + 2);
+  lane.used.resize(count + kVoteWords + 1);
+  lane.any.resize(lane.used.size());
   lane.blank.resize(count);
   lane.scalars.resize(count);
   lane.flags = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device(replica)));

@@ -94,7 +94,7 @@ void DeviceUpdater::leave_out_if(Lane& lane, const at::Tensor& bad) {
   const at::NoGradGuard no_grad;
   at::Tensor flag = lane.flags[0];
   at::maximum_out(flag, flag, bad.detach().reshape({}).to(at::kFloat));
-  lane.used[layout_.slots.size() + 1] = 1;
+  lane.used.back() = 1;
 }
 
 void DeviceUpdater::take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient) {
@@ -110,16 +110,16 @@ void DeviceUpdater::leave_blank(Lane& lane, size_t parameter) {
   lane.blank[parameter] = 1;
 }
 
-void DeviceUpdater::take_all(int replica, std::span<const at::Tensor> gradients, PartInStep part) {
+void DeviceUpdater::take_all(int replica, std::span<const at::Tensor> gradients, const Vote& vote) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   const size_t count = layout_.slots.size();
-  lane.used[count] = part;
+  std::ranges::copy(vote_words(vote), lane.used.begin() + static_cast<int64_t>(count));
   std::vector<at::Tensor> to, from;
   for (size_t i = 0; i < count; ++i) {
     if (buckets_ && buckets_->has(static_cast<int>(i))) continue;
-    const bool used = part == kComputes && i < gradients.size() && gradients[i].defined();
+    const bool used = vote.part == kComputes && i < gradients.size() && gradients[i].defined();
     lane.used[i] = used;
     if (!used) {
       leave_blank(lane, i);
@@ -140,11 +140,12 @@ void DeviceUpdater::take_all(int replica, std::span<const at::Tensor> gradients,
     meet(replica);
 }
 
-void DeviceUpdater::update_all(int replica) {
+Verdict DeviceUpdater::update_all(int replica) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   const int64_t next = ended() + 1;
-  const bool updates = agree(lane);
+  const Verdict verdict = agree(lane);
+  const bool updates = !verdict.left_out;
   if (buckets_) buckets_->join(queue(replica));
   if (updates) {
     begun_.store(next, std::memory_order_release);
@@ -171,14 +172,15 @@ void DeviceUpdater::update_all(int replica) {
   }
   finish_lane(lane);
   if (buckets_) buckets_->end_step(world_.groups[0]);
+  return verdict;
 }
 
 // One queue for all, in whose order everything happens.
-void DeviceUpdater::update_in_turn() {
+Verdict DeviceUpdater::update_in_turn() {
   const at::NoGradGuard no_grad;
-  bool updates = false;  // all come to the same answer
-  for (Lane& lane : lanes_) updates = agree(lane);
-  if (updates) {
+  Verdict verdict;  // all come to the same one
+  for (Lane& lane : lanes_) verdict = agree(lane);
+  if (!verdict.left_out) {
     const int64_t next = ended() + 1;
     begun_ = next;
     for (int owner = 0; owner < world_.local; ++owner) {
@@ -193,6 +195,7 @@ void DeviceUpdater::update_in_turn() {
   }
   for (Lane& lane : lanes_) finish_lane(lane);
   handed_in_in_turn_ = 0;
+  return verdict;
 }
 
 void DeviceUpdater::ready(int replica, const Deadline&) {
@@ -214,19 +217,18 @@ void DeviceUpdater::meet(int replica) {
   if (world_.local > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
 }
 
-// Whether the step is made: all come to the same answer, from what all have published.
-bool DeviceUpdater::agree(Lane& lane) {
-  const size_t count = layout_.slots.size();
-  const uint8_t guarded = lane.any[count + 1];  // from the first flag on
+// All come to the same answer, from what all have published.
+Verdict DeviceUpdater::agree(Lane& lane) {
+  const uint8_t guarded = lane.any.back();  // from the first flag on
   for (size_t i = 0; i < lane.any.size(); ++i) {
     lane.any[i] = across() ? lane.told[i] : 0;
-    for (const Lane& other : lanes_) lane.any[i] |= other.used[i];
+    for (const Lane& other : lanes_) lane.any[i] = std::max(lane.any[i], other.used[i]);
   }
-  lane.any[count + 1] |= guarded;
+  lane.any.back() |= guarded;
   if (!across()) lane.rate = step_rate_;
-  if (!step_is_made(layout_, lane.any)) return false;
-  plan_.advance(lane.scalars, lane.any, lane.rate);
-  return true;
+  const Verdict verdict = verdict_of(layout_, lane.any);
+  if (!verdict.left_out) plan_.advance(lane.scalars, lane.any, lane.rate);
+  return verdict;
 }
 
 void DeviceUpdater::add_up(int owner) {

@@ -158,15 +158,15 @@ void DeviceUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
   guarded(replica, [&] {
     if (lost_in_backward_) std::rethrow_exception(lost_in_backward_);
     if (vote.bad.defined()) leave_out_if(lanes_.at(static_cast<size_t>(replica)), vote.bad);
-    take_all(replica, gradients, vote.part);
+    take_all(replica, gradients, vote);
   });
 }
 
-void DeviceUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-                         const Deadline&) {
+Verdict DeviceUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                            const Deadline&) {
   hand_in(replica, gradients, vote);
-  if (!world_.in_turn()) return guarded(replica, [&] { update_all(replica); });
-  if (++handed_in_in_turn_ == world_.local) update_in_turn();
+  if (!world_.in_turn()) return guarded(replica, [&] { return update_all(replica); });
+  return ++handed_in_in_turn_ == world_.local ? update_in_turn() : Verdict();
 }
 
 // Inside a process every replica reads the part that it owns of the others' gradients. Between

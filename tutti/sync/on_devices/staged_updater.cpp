@@ -37,7 +37,8 @@ class StagedUpdater final : public Updater, public LateParameters {
   StagedUpdater(const World& world, std::vector<NamedTensors> replicas, const UpdaterFactory& make)
       : world_(world), inner_(make(on_cpu(replicas, world.time_limit))) {
     bind(replicas);
-    parts_ = {.late = inner_->parts().late != nullptr ? this : nullptr, .client = inner_->client()};
+    const UpdaterParts& inner = inner_->parts();
+    parts_ = {.late = inner.late != nullptr ? this : nullptr, .client = inner.client};
   }
 
   detail::GradientListener* begin(int replica, Overlap overlap) override {
@@ -46,19 +47,21 @@ class StagedUpdater final : public Updater, public LateParameters {
     return inner_->begin(replica, lane.queue.on_device() ? Overlap::off : overlap);
   }
 
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override {
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override {
     Lane& lane = lanes_.at(static_cast<size_t>(replica));
     const int64_t before = inner_->version();
+    Vote own = vote;
     if (lane.queue.on_device()) {
       // The host waits for this step, so that it need not be told of later ones.
-      const bool bad = fetch(lane, gradients, vote.bad);
-      inner_->step(replica, lane.gradients, {.part = bad ? kLeavesOut : vote.part}, deadline);
-    } else {
-      inner_->step(replica, gradients, vote, deadline);
+      if (fetch(lane, gradients, std::exchange(own.bad, {}))) own.part = kLeavesOut;
+      gradients = lane.gradients;
     }
-    if (!world_.in_turn()) return take_values(replica);
-    for (int all = 0; all < world_.local && inner_->version() > before; ++all) take_values(all);
+    const Verdict verdict = inner_->step(replica, gradients, own, deadline);
+    if (!world_.in_turn()) take_values(replica);
+    for (int all = 0; world_.in_turn() && all < world_.local && inner_->version() > before; ++all)
+      take_values(all);
+    return verdict;
   }
 
   void ready(int replica, const Deadline& deadline) override {
@@ -66,10 +69,12 @@ class StagedUpdater final : public Updater, public LateParameters {
     take_values(replica);
   }
 
-  void complete() override { inner_->complete(); }
+  void complete() override {
+    if (auto* const late = inner_->parts().late) late->complete();
+  }
   void rethrow_failure() const override { inner_->parts().late->rethrow_failure(); }
   void refresh() override {
-    inner_->refresh();
+    inner_->parts().late->refresh();
     take_all_values();
   }
 
@@ -143,7 +148,7 @@ class StagedUpdater final : public Updater, public LateParameters {
     const at::NoGradGuard no_grad;
     Lane& lane = lanes_[static_cast<size_t>(replica)];
     if (!lane.queue.on_device()) return;
-    inner_->complete();
+    complete();
     const auto& values = inner_->parameters(replica);
     for (size_t i = 0; i < values.size(); ++i) {
       copy_queued(lane.parameters[i], values[i]);

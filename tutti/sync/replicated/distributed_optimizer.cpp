@@ -79,7 +79,7 @@ DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = de
 void DistributedOptimizer::step() {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : state_->parameters) gradients.push_back(parameter.grad());
-  state_->reducer.finish(gradients, kComputes);
+  state_->reducer.finish(gradients, {});
   try {
     state_->reducer.wait();
   } catch (const detail::NothingTrained& nothing) {

@@ -58,7 +58,7 @@ void GradientReducer::view_buckets() {
 
 void GradientReducer::reset() {
   ready_.begin_step();
-  used_.assign(layout_.slots.size() + 1, 0);
+  used_.assign(layout_.slots.size() + kVoteWords, 0);
   works_.clear();
 }
 
@@ -86,16 +86,16 @@ void GradientReducer::send(int bucket) {
   works_.push_back(start_exchange(sums_.begin(bucket, used_), group_, *reduction_, limit_));
 }
 
-void GradientReducer::finish(std::span<const at::Tensor> gradients, PartInStep part) {
+void GradientReducer::finish(std::span<const at::Tensor> gradients, const Vote& vote) {
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (ready_.bucket_of(parameter) < 0 || ready_.has(parameter)) continue;
-    const bool used = part == kComputes && parameter < static_cast<int>(gradients.size()) &&
+    const bool used = vote.part == kComputes && parameter < static_cast<int>(gradients.size()) &&
                       gradients[parameter].defined();
     if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   if (!works_.empty()) works_.back().test();
-  used_.back() = part;
+  std::ranges::copy(vote_words(vote), used_.end() - kVoteWords);
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
@@ -118,16 +118,16 @@ void GradientReducer::wait_for_buckets() {
   used_work_.wait(limit_);
 }
 
-bool GradientReducer::wait() {
+Verdict GradientReducer::wait() {
   wait_for_buckets();
-  const bool made = step_is_made(layout_, used_);
-  made ? sums_.end_step() : sums_.leave_out_step();
+  const Verdict verdict = verdict_of(layout_, used_);
+  verdict.left_out || verdict.overflowed ? sums_.leave_out_step() : sums_.end_step();
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
   }
   ready_.agreed() ? reset() : agree_on_order();
-  return made;
+  return verdict;
 }
 
 // Buckets move to their new places after the first step, whose reduced gradients are still in use:

@@ -61,20 +61,21 @@ class ReplicatedUpdater final : public Updater {
     return overlap == Overlap::on ? lane.reducer->listener() : nullptr;
   }
 
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override {
-    if (world_.in_turn()) return hand_in_in_turn(replica, gradients, vote.part);
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override {
+    if (world_.in_turn()) return hand_in_in_turn(replica, gradients, vote);
     ReplicaLane& lane = lanes_.at(replica);
     const int64_t next = version_ + 1;
     lane.reducer->listen(false);
-    lane.reducer->finish(gradients, vote.part);
-    const bool goes = lane.reducer->wait();
+    lane.reducer->finish(gradients, vote);
+    const Verdict verdict = lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
     const Millis limit = std::min(world_.time_limit, deadline.limit());
     world_.groups[replica].broadcast({&learning_rate, 1, DType::float64}, 0, limit).wait(limit);
-    if (!goes) return;
+    if (verdict.left_out) return verdict;
     update(lane, learning_rate);
     version_ = next;  // every lane writes the same value
+    return verdict;
   }
 
   UpdaterView view(int replica) const override {
@@ -145,11 +146,11 @@ class ReplicatedUpdater final : public Updater {
             std::vector<detail::BucketState> states);
   void make_sums(ReplicaLane& lane, detail::BucketState state);
   void say_what_was_chosen() const;
-  void hand_in_in_turn(int replica, std::span<const at::Tensor> gradients, PartInStep part);
-  void update_in_turn();
+  Verdict hand_in_in_turn(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
+  Verdict update_in_turn();
   void forget_step() {
     handed_in_in_turn_ = 0;
-    parts_in_turn_ = 0;
+    told_in_turn_.assign(layout_.slots.size() + detail::kVoteWords, 0);
   }
   void sum_plainly();
   void sum_in_buckets();
@@ -164,7 +165,7 @@ class ReplicatedUpdater final : public Updater {
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
   int handed_in_in_turn_ = 0;
-  int parts_in_turn_ = 0;  // PartInStep of each
+  std::vector<uint8_t> told_in_turn_;  // by parameter, and VoteWords: the largest so far
 };
 
 // A first binding gives each replica memory of its own: an earlier fused step may have left all of
@@ -187,7 +188,7 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
   }
   if (world_.in_turn()) {
     if (!reduction_in_turn_) reduction_in_turn_ = detail::make_reduction(options_);
-    return;
+    return forget_step();
   }
   detail::for_each_local(world_, [&](int local) {
     ReplicaLane& lane = lanes_[local];
@@ -248,36 +249,41 @@ void ReplicatedUpdater::update(ReplicaLane& lane, double learning_rate) {
   lane.stepper->step(learning_rate);
 }
 
-void ReplicatedUpdater::hand_in_in_turn(int replica, std::span<const at::Tensor> gradients,
-                                        PartInStep part) {
+Verdict ReplicatedUpdater::hand_in_in_turn(int replica, std::span<const at::Tensor> gradients,
+                                           const Vote& vote) {
   ReplicaLane& lane = lanes_.at(replica);
   lane.keep.assign(lane.parameters.size(), {});
-  parts_in_turn_ |= part;
-  for (size_t i = 0; i < gradients.size() && part != kAbstains; ++i) {
+  for (size_t i = 0; i < gradients.size() && vote.part != kAbstains; ++i) {
     if (!gradients[i].defined()) continue;
     detail::check_gradient(layout_.slots[i], gradients[i]);
     lane.keep[i] = gradients[i].contiguous();
+    told_in_turn_[i] = 1;
   }
-  if (++handed_in_in_turn_ == world_.local) update_in_turn();
+  const detail::VoteWords words = detail::vote_words(vote);
+  const auto told = std::span(told_in_turn_).last(words.size());
+  std::ranges::transform(words, told, told.begin(),
+                         [](uint8_t a, uint8_t b) { return std::max(a, b); });
+  return ++handed_in_in_turn_ == world_.local ? update_in_turn() : Verdict();
 }
 
-void ReplicatedUpdater::update_in_turn() {
-  const bool any = std::ranges::any_of(lanes_, [](const ReplicaLane& lane) {
-    return std::ranges::any_of(lane.keep, &at::Tensor::defined);
-  });
-  if (!detail::step_is_made(layout_, parts_in_turn_, any)) return forget_step();
-  if (lanes_[0].sums) {
+Verdict ReplicatedUpdater::update_in_turn() {
+  const Verdict verdict = detail::verdict_of(layout_, told_in_turn_);
+  forget_step();
+  if (verdict.left_out) return verdict;
+  if (verdict.overflowed)
+    for (ReplicaLane& lane : lanes_)
+      for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
+  else if (lanes_[0].sums)
     sum_in_buckets();
-  } else {
+  else
     sum_plainly();
-  }
   for (ReplicaLane& lane : lanes_) {
     update(lane, learning_rate_);
     for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
     lane.keep.clear();
   }
   version_ = version_ + 1;
-  forget_step();
+  return verdict;
 }
 
 void ReplicatedUpdater::sum_plainly() {

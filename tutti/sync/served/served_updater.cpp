@@ -57,8 +57,8 @@ class ServedUpdater final : public Updater, public LateParameters {
 
   void ready(int replica, const Deadline& deadline) override;
   detail::GradientListener* begin(int replica, Overlap overlap) override;
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override;
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override;
   void complete() override;
   void rethrow_failure() const override {
     late_->rethrow_failure();
@@ -290,13 +290,15 @@ void ServedUpdater::require_was_read(int parameter) const {
   }
 }
 
-void ServedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-                         const Deadline& deadline) {
+// Servers answer each part of the parameters for itself: there is nothing that all would learn.
+Verdict ServedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                            const Deadline& deadline) {
   const int64_t next = hand_in_all(replica, gradients, vote.part);
   const Deadline anew(
       deadline.limit());  // what it has waited for until here had a limit of its own
   if (spec_.staleness.synchronous()) take(replica, next, anew);
   if (place_.coordinated) client_->wait_until_settled(anew);
+  return {};
 }
 
 int64_t ServedUpdater::hand_in_all(int replica, std::span<const at::Tensor> gradients,
@@ -331,7 +333,7 @@ void ServedUpdater::require_trained(int replica, PartInStep part) {
     all = pushed_ + 1 == world_.local;
   }
   if (told[0] != 0) trained_ = true;
-  if (all) detail::step_is_made(layout_, told[1], trained_);
+  if (all) detail::require_any_gradient(layout_, PartInStep{told[1]}, trained_);
 }
 
 const void* ServedUpdater::input_of(int rank, const ps::Segment& segment) const {

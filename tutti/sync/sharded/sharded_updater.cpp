@@ -30,17 +30,17 @@ GradientListener* SlicesUpdater::begin(int replica, Overlap overlap) {
   return overlap == Overlap::on ? lane.gradients->listener() : nullptr;
 }
 
-void SlicesUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-                         const Deadline& deadline) {
+Verdict SlicesUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                            const Deadline& deadline) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   meet(replica, Until::all_done);
-  lane.gradients->finish(gradients, vote.part);
+  lane.gradients->finish(gradients, vote);
   lane.learning_rate = learning_rate_;  // rank 0's counts
   lane.learning_rate_work =
       lane.all.broadcast({&lane.learning_rate, 1, DType::float64}, 0, world_.time_limit);
-  const bool goes = lane.gradients->wait();
+  const Verdict verdict = lane.gradients->wait();
   lane.learning_rate_work.wait(std::min(world_.time_limit, deadline.limit()));
-  if (goes) {
+  if (!verdict.left_out) {
     lane.torn = true;
     plan_.advance(lane.scalars, lane.gradients->used(), lane.learning_rate);
     clip(lane);
@@ -51,6 +51,7 @@ void SlicesUpdater::step(int replica, std::span<const at::Tensor> gradients, con
     lane.torn = false;
   }
   lane.gradients->end_step();
+  return verdict;
 }
 
 // Each block has one owner, and to the squares of the others are added zeros.

@@ -44,7 +44,7 @@ void SlicedGradients::begin(bool overlap) {
 
 void SlicedGradients::end_step() {
   ready_.begin_step();
-  used_.assign(layout_.slots.size() + 1, 0);
+  used_.assign(layout_.slots.size() + kVoteWords, 0);
   works_.clear();
   retired_ = 0;
 }
@@ -124,12 +124,12 @@ void SlicedGradients::retire(int bucket) {
   memory.reset();
 }
 
-void SlicedGradients::finish(std::span<const at::Tensor> gradients, PartInStep part) {
+void SlicedGradients::finish(std::span<const at::Tensor> gradients, const Vote& vote) {
   listens_ = false;
   for (size_t i = 0; i < gradients.size(); ++i)
     if (shards_.bucket_of(static_cast<int>(i)) < 0 && gradients[i].defined())
       check_gradient(layout_.slots[i], gradients[i]);
-  const bool counts = part == kComputes;
+  const bool counts = vote.part == kComputes;
   // In the order of the buckets, so that few of them are open at once.
   for (int bucket = 0; bucket < shards_.num_buckets(); ++bucket) {
     for (const int parameter : shards_.bucket(bucket).parameters) {
@@ -147,15 +147,15 @@ void SlicedGradients::finish(std::span<const at::Tensor> gradients, PartInStep p
     }
     retire_what_is_done();
   }
-  used_.back() = part;
+  std::ranges::copy(vote_words(vote), used_.end() - kVoteWords);
   used_work_ = group_.all_reduce(tutti::span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
-bool SlicedGradients::wait() {
+Verdict SlicedGradients::wait() {
   for (; retired_ < num_sent(); retire(retired_++))
     works_[static_cast<size_t>(retired_)].wait(limit_);
   used_work_.wait(limit_);
-  return step_is_made(layout_, used_);
+  return verdict_of(layout_, used_);
 }
 
 std::byte* SlicedGradients::sum_of(const OwnedPiece& piece) const {

@@ -34,7 +34,7 @@ void SharedUpdater::place_storage() {
   }
   const auto slots = static_cast<int64_t>(layout_.slots.size());
   const int64_t ready_bytes = (slots + 1) * static_cast<int64_t>(sizeof(std::atomic<int64_t>));
-  const int64_t used_bytes = (ready_bytes + slots + 1 + 63) / 64 * 64;
+  const int64_t used_bytes = (ready_bytes + slots + kVoteWords + 63) / 64 * 64;
   std::vector<SharedParts> parts(world_.local);
   for_each_local(world_, [&](int local) {
     HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
@@ -90,7 +90,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     own_memory_.clear();
     for (Gradients& gradients : gradients_) {
       const auto ready_bytes = static_cast<int64_t>((count + 1) * sizeof(std::atomic<int64_t>));
-      own_memory_.push_back(aligned_bytes(ready_bytes + static_cast<int64_t>(count) + 1));
+      own_memory_.push_back(aligned_bytes(ready_bytes + static_cast<int64_t>(count) + kVoteWords));
       gradients.ready = static_cast<std::atomic<int64_t>*>(own_memory_.back().data());
       gradients.used = static_cast<uint8_t*>(own_memory_.back().data()) + ready_bytes;
       gradients.pointers.assign(count, nullptr);
@@ -113,7 +113,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.early.updater = this;
     lane.early.replica = local;
     lane.scalars.resize(count);
-    lane.used.resize(count + 1);
+    lane.used.resize(count + kVoteWords);
     lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;

@@ -53,20 +53,20 @@ GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
   return overlap == Overlap::on ? listener(replica) : nullptr;
 }
 
-void SharedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-                         const Deadline& deadline) {
-  hand_in(replica, gradients, vote.part);
+Verdict SharedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+                            const Deadline& deadline) {
+  hand_in(replica, gradients, vote);
   if (!world_.in_turn()) return update_all(replica, deadline);
-  if (++handed_in_in_turn_ == world_.local) update_in_turn();
+  return ++handed_in_in_turn_ == world_.local ? update_in_turn() : Verdict();
 }
 
-void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, PartInStep part) {
+void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote) {
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   if (replica == 0) squares_.parts.clear();
   lane.armed = false;
-  mine.used[lane.parameters.size()] = part;
+  std::ranges::copy(vote_words(vote), mine.used + lane.parameters.size());
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.taken[i] != 0) {
       if (i < gradients.size() && gradients[i].defined())
@@ -74,7 +74,7 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
                               ", beside the graph's: call set_planned(false) on the module");
       continue;
     }
-    const bool used = part == kComputes && i < gradients.size() && gradients[i].defined();
+    const bool used = vote.part == kComputes && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (!used) continue;
     if (!world_.one_process()) {
@@ -92,32 +92,35 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
   here(replica).barrier(world_.time_limit);
 }
 
-void SharedUpdater::update_all(int replica, const Deadline& deadline) {
+Verdict SharedUpdater::update_all(int replica, const Deadline& deadline) {
   Lane& lane = lanes_.at(replica);
   const int64_t next = ended() + 1;
-  const auto learning_rate = agree(lane);
-  if (learning_rate) {
+  const Verdict verdict = agree(lane);
+  if (!verdict.left_out) {
     header_->begun.store(next, std::memory_order_release);
-    update(lane, *learning_rate);
+    update(lane);
   }
   here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
-  if (learning_rate) {
+  if (!verdict.left_out) {
     header_->ended.store(next, std::memory_order_release);
     add_squares(lane);
   }
   finish_lane(lane);
+  return verdict;
 }
 
-void SharedUpdater::update_in_turn() {
-  if (const auto learning_rate = agree(lanes_[0])) {
+Verdict SharedUpdater::update_in_turn() {
+  const Verdict verdict = agree(lanes_[0]);
+  if (!verdict.left_out) {
     const int64_t next = ended() + 1;
     header_->begun = next;
-    update(lanes_[0], *learning_rate);
+    update(lanes_[0]);
     header_->ended = next;
     add_squares(lanes_[0]);
   }
   for (Lane& lane : lanes_) finish_lane(lane);
   handed_in_in_turn_ = 0;
+  return verdict;
 }
 
 void SharedUpdater::ready(int replica, const Deadline&) {
@@ -135,25 +138,26 @@ void SharedUpdater::finish_lane(Lane& lane) {
   lane.pushed = false;
 }
 
-std::optional<double> SharedUpdater::agree(Lane& lane) {
-  double learning_rate = header_->learning_rate.load();
+Verdict SharedUpdater::agree(Lane& lane) {
+  lane.learning_rate = header_->learning_rate.load();
   for (size_t i = 0; i < lane.used.size(); ++i) {
     lane.used[i] = 0;
-    for (const Gradients& gradients : gradients_) lane.used[i] |= gradients.used[i];
+    for (const Gradients& gradients : gradients_)
+      lane.used[i] = std::max(lane.used[i], gradients.used[i]);
   }
   if (lane.sums) {
     for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
-    lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
+    lane.sums->exchange(lane.used, lane.learning_rate, world_.time_limit);
     measure_sums(lane);
   }
-  return step_is_made(layout_, lane.used) ? std::optional(learning_rate) : std::nullopt;
+  return verdict_of(layout_, lane.used);
 }
 
 // Every replica advances its own copy of all step counts by the same rule, from the used bytes that
 // all have published, so that nobody needs another barrier for them.
-void SharedUpdater::update(Lane& lane, double learning_rate) {
+void SharedUpdater::update(Lane& lane) {
   const std::span<const Stretch> stretches = lane.stretches;
-  plan_.advance(lane.scalars, lane.used, learning_rate);
+  plan_.advance(lane.scalars, lane.used, lane.learning_rate);
   if (plan_.needs_sums()) make_sums(lane, stretches);
   if (plan_.measures()) measure(lane, stretches);
   for (size_t i = 0; i < stretches.size(); ++i)

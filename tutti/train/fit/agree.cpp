@@ -27,7 +27,7 @@ Flags flags_of(const Totals& totals, int64_t known) {
 }  // namespace
 
 // The columns of several batches are copied: a loader's memory is for those that it computes ahead.
-Fit::StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
+StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
   const Goals& goals = compiled_.goals;
   const World& world = *epoch.world;
   StepInput input{.first = first,
@@ -49,8 +49,7 @@ Fit::StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, i
 }
 
 // All before the first of them computes: nobody can ask another one.
-std::vector<Fit::StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first,
-                                              int64_t end) const {
+std::vector<StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const {
   std::vector<StepInput> each;
   std::vector<double> all(compiled_.goals.size(), 0);
   for (int local = 0; local < epoch.world->local; ++local) {
@@ -70,8 +69,22 @@ Tensors Fit::take_columns(const ReplicaContext& replica, const DistributedBatch&
   return std::move(input.columns[place]);
 }
 
+// Who has more to say than goes with the update: figures of a device come late, callbacks decide
+// once the step is made, and a step that scaled losses leave out is one.
+void Fit::tell(const ReplicaContext& replica, const Totals& totals) {
+  const bool calls_back = callbacks_->any() && replica.local_rank() == 0;
+  const bool ends_here = totals.bad_step >= 0 && options_.on_nan != OnNan::go_on;
+  compiled_.optimizer.tell(replica, asked_to_end(),
+                           replica.queue().on_device() || calls_back || ends_here);
+}
+
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
                 int together) {
+  const Verdict& all = compiled_.optimizer.verdict(replica);
+  if (together > 1 && !all.meets) {
+    tally.totals.signal = all.signal;
+    return;
+  }
   tally.totals.signal = asked_to_end();
   tally.poll();
   tell_all(replica, epoch, step, tally, together);

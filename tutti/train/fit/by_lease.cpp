@@ -13,7 +13,7 @@ namespace {
 
 class ByLease final : public Pace {
  public:
-  explicit ByLease(Fit& fit) : fit_(fit), servers_(*fit.optimizer().updater().client()) {
+  explicit ByLease(Fit& fit) : fit_(fit), servers_(*fit.optimizer().updater().parts().client) {
     if (fit.options().initial_epoch > 0)
       throw UsageError(
           "fit: initial_epoch: workers are not in step (--staleness), the servers count the "
@@ -60,7 +60,7 @@ std::optional<Totals> ByLease::run(Epoch& epoch, std::vector<Totals>& each) {
     }
   });
   fit_.raise(epoch, own);
-  fit_.optimizer().updater().refresh();
+  fit_.optimizer().updater().parts().late->refresh();
   fit_.count_steps(epoch.steps_before + epoch.steps);
   if (lease_.past) return std::nullopt;
   Totals all = Totals::unpacked(fit_.goals(), lease_.sums);

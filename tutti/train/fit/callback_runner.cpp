@@ -110,7 +110,7 @@ void CallbackRunner::save(std::filesystem::path path) {
 void CallbackRunner::keep_weights() {
   require_epoch_end("keep_weights");
   require_together("keep_weights");
-  if (model_.compiled->optimizer.updater().client() != nullptr)
+  if (model_.compiled->optimizer.updater().parts().client != nullptr)
     throw UsageError(
         "weights that are on parameter servers cannot be put back; save them, and load them in a "
         "job of its own");

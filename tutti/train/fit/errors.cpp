@@ -99,6 +99,20 @@ void Fit::found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
       first_not_finite(replica, epoch, batch, seen);
 }
 
+void Fit::look_at_loss(const BatchOfStep& of, const Seen& seen, Totals& totals) {
+  if (totals.bad_step < 0 && !std::isfinite(totals.loss(compiled_.goals)))
+    found_not_finite(of.replica, of.epoch, of.batch, seen, totals);
+}
+
+// Of the first bad step each replica says what it has seen, also where it has heard of the step
+// from another before its own figures came.
+bool Fit::says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
+                           const Totals& totals) const {
+  const int64_t step = batch.step() / options_.accumulate;
+  if (totals.bad_step < 0 || step < totals.bad_step) return true;
+  return step == totals.bad_step && not_finite_[static_cast<size_t>(replica.local_rank())].empty();
+}
+
 void Fit::raise_out_of_memory(const ReplicaContext& replica, const Epoch& epoch,
                               const DistributedBatch& batch,
                               const c10::OutOfMemoryError& error) const {
@@ -150,7 +164,8 @@ std::string Fit::bad_on_any_rank() const {
 // A gradient may be bad where the loss is not. The next step's loss shows it; after the last one
 // of an epoch nothing else does.
 void Fit::look_at_parameters(const Epoch& epoch) {
-  if (compiled_.optimizer.updater().client() != nullptr) return;  // servers look at each gradient
+  // Servers look at each gradient.
+  if (compiled_.optimizer.updater().parts().client != nullptr) return;
   std::string found = bad_parameter(*model_.modules.module(0));
   if (model_.modules.whole() != nullptr) found = bad_on_any_rank();
   if (found.empty()) return;

@@ -12,7 +12,6 @@
 #include "tutti/base/event.h"
 #include "tutti/base/log.h"
 #include "tutti/net/host_meeting.h"
-#include "tutti/nn/collectives.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/input/detail/input.h"
@@ -64,8 +63,6 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
-bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
-
 }  // namespace
 
 namespace detail {
@@ -76,8 +73,6 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      in_parts_(options_.microbatches > 1 || model.laid_out->in_parts()),
-      meets_(nn::meets_in_forward(*model.modules.module(0))),
       counts_(counts_labels(compiled_.goals)),
       shows_(model.strategy.world().chief),
       course_{.epochs = options_.epochs,
@@ -86,7 +81,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                                   : updates_of(train_.num_batches(), options_.accumulate),
               .max_steps = options_.max_steps,
               .initial_epoch = options_.initial_epoch,
-              .by_lease = not_in_step(compiled_.optimizer.updater().client())} {
+              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)} {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
   speak(shows_);
@@ -101,7 +96,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, pace_->all_meet());
   take_up_checkpoints();
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
-  const ps::Client* const servers = compiled_.optimizer.updater().client();
+  const ps::Client* const servers = compiled_.optimizer.updater().parts().client;
   if (servers != nullptr && servers->first_step() == compiled_.optimizer.version())
     servers_at_ = servers->first_step();
 }
@@ -126,6 +121,9 @@ std::shared_ptr<const World> Fit::world_now() const {
 
 void Fit::take_pace() {
   pace_ = pace_of(*this);
+  bodies_.clear();
+  for (int local = 0; local < model_.strategy.world().local; ++local)
+    bodies_.push_back(body_of(*this, local));
   generation_ = model_.strategy.world().generation;
   if (events_wanted()) say_who_trains();
 }
@@ -200,7 +198,7 @@ void Fit::agree() {
   require_same_data(world, "fit", "training data", train_, seed_);
   if (options_.validation)
     require_same_data(world, "fit", "validation data", *options_.validation, seed_);
-  if (compiled_.optimizer.updater().client() == nullptr || !(world.apart || course_.by_lease))
+  if (compiled_.optimizer.updater().parts().client == nullptr || !(world.apart || course_.by_lease))
     return;
   AgreedLines lines;
   add_digest(lines, "training data", train_, seed_);
@@ -340,7 +338,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
 }
 
 std::unique_ptr<Pace> pace_of(Fit& fit) {
-  const ps::Client* const servers = fit.optimizer().updater().client();
+  const ps::Client* const servers = fit.optimizer().updater().parts().client;
   const World& world = fit.strategy().world();
   if (not_in_step(servers)) return make_by_lease(fit);
   if (servers != nullptr && servers->spec().drop_slowest > 0) return make_in_step_but_late(fit);

@@ -46,9 +46,8 @@ class InStep : public Pace {
       Tally tally(replica, totals);
       const int with_us = together(*epoch.world);
       for (int64_t s = begin; s < end && !fit_.ends(totals); s = step_after(epoch, s)) {
-        const int64_t before = fit_.version(replica.local_rank());
         fit_.step(replica, forward, epoch, s, tally);
-        if (fit_.leaves_bad_steps_out() && fit_.version(replica.local_rank()) == before) {
+        if (fit_.left_out(replica)) {
           if (totals.bad_step < 0) totals.bad_step = s;  // another replica's loss
           break;
         }

@@ -1,16 +1,14 @@
-// One step of a fit(): what a replica does in it, and what follows it.
+// A step of a fit(), and what follows it.
 
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <span>
 
 #include "tutti/base/event.h"
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/nn/sample_context.h"
 #include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
@@ -23,9 +21,8 @@ void Fit::require_here(const ReplicaContext& replica) const {
   detail::require_here(*model_.modules.module(replica.local_rank()), replica);
 }
 
-template <class Work>
 void Fit::at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                   Work work) const {
+                   const std::function<void()>& work) const {
   const int64_t step = batch.step() / options_.accumulate;
   try {
     work();
@@ -38,8 +35,7 @@ void Fit::at_place(const ReplicaContext& replica, const Epoch& epoch, const Dist
   }
 }
 
-Fit::StepInput Fit::input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first,
-                             int64_t end) {
+StepInput Fit::input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first, int64_t end) {
   if (!counts_) return {};
   const World& world = *epoch.world;
   const auto local = static_cast<size_t>(replica.local_rank());
@@ -63,171 +59,16 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
   if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(first);
+  StepBody& body = *bodies_[static_cast<size_t>(replica.local_rank())];
   StepInput input = input_of(replica, epoch, first, end);
   for (int64_t number = first; number < end; ++number) {
     const DistributedBatch batch = epoch.batch(number);
     try {
-      if (in_parts_)
-        train_in_parts(replica, epoch, batch, input, tally);
-      else
-        train_on(replica, forward, epoch, batch, input, tally);
+      body.train({replica, forward, epoch, batch, input, tally});
     } catch (const c10::OutOfMemoryError& error) {
       raise_out_of_memory(replica, epoch, batch, error);
     }
   }
-}
-
-// One batch; what comes before the last one of a step is not communicated.
-void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                   const DistributedBatch& batch, StepInput& input, Tally& tally) {
-  const int64_t step = batch.step() / options_.accumulate;
-  const bool updates = batch.ends_group(options_.accumulate);
-  const int64_t samples = batch.local_size(replica);
-  Totals& totals = tally.totals;
-  if (samples == 0 && !meets_) {
-    if (updates && leaves_out(totals))
-      compiled_.optimizer.leave_out(replica);
-    else if (updates)
-      compiled_.optimizer.abstain(replica);
-    return;
-  }
-  // Rows of the step, however many batches it has: dropout is that of one large batch.
-  const nn::SampleContext place(
-      {.seed = seed_,
-       .step = epoch.first_update + step,
-       .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
-  if (model_.strategy.options().step_graph && !leaves_out(totals)) {
-    at_place(replica, epoch, batch, [&] {
-      step_as_graph(replica, forward, epoch, batch, batch.host_columns(replica), tally);
-    });
-    return;
-  }
-  at::Tensor loss;
-  WatchedBatch watched{.epoch = epoch.number, .batch = batch.step()};
-  at_place(replica, epoch, batch, [&] {
-    auto columns = take_columns(replica, batch, input);
-    const Divisors by = divisors_of(batch, input);
-    for (const auto& watcher : watchers_) watcher->forward_begins();
-    watched.begin = Clock::now();
-    loss = replica.queue().on_device()
-               ? loss_on_device(replica, forward, epoch, batch, std::move(columns), by, tally)
-               : loss_of(replica, forward, epoch, batch, columns, by, totals);
-  });
-  if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
-    raise(epoch, totals);  // the update is still to come
-  for (const auto& watcher : watchers_) watcher->forward_ended(watched);
-  if (updates && leaves_out(totals))
-    compiled_.optimizer.leave_out(replica, loss);
-  else if (updates)
-    compiled_.optimizer.minimize(replica, loss);
-  else
-    compiled_.optimizer.accumulate(replica, loss);
-  for (const auto& watcher : watchers_) watcher->update_ended();
-}
-
-at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                        const DistributedBatch& batch, at::TensorList columns, const Divisors& by,
-                        Totals& totals) {
-  const BatchParts parts =
-      parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
-  Tensors outputs;
-  const at::Tensor loss = [&] {
-    const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
-    outputs = compiled_.outputs(forward, parts.inputs);
-    return totals.add_losses(compiled_.goals, outputs, parts, by);
-  }();
-  const int64_t samples = batch.local_size(replica);
-  if (samples > 0 && !loss.requires_grad()) throw_without_graph();
-  totals.samples += samples;
-  if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
-  if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)
-    found_not_finite(replica, epoch, batch, {parts, outputs, {}}, totals);
-  return loss;
-}
-
-// The host queues it and goes on; whether the loss is finite decides on the device.
-at::Tensor Fit::loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                               const DistributedBatch& batch, Tensors columns, const Divisors& by,
-                               Tally& tally) {
-  const Goals& goals = compiled_.goals;
-  const auto host = host_batch(std::move(columns), model_.num_inputs, goals, options_.class_weight);
-  const auto there = device_batch(replica, host->parts);
-  std::vector<double> scales;
-  for (size_t i = 0; i < goals.size(); ++i)
-    scales.push_back(by.scale(goals, i, host->parts.targets[i]));
-  const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
-  const Tensors outputs = compiled_.outputs(forward, there->parts.inputs);
-  const Tensors losses = losses_on_device(goals, outputs, host->parts, there->parts);
-  at::Tensor loss = scaled_loss(goals, losses, there->parts.weights, scales);
-  if (batch.local_size(replica) > 0 && !loss.requires_grad()) throw_without_graph();
-  if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(losses));
-  expect_figures(replica, epoch, batch, host, losses, outputs, tally);
-  return loss;
-}
-
-// What the host does of a step comes before it, since the device makes most steps by itself: the
-// targets are looked at by the shapes of outputs that were there before.
-void Fit::step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                        const DistributedBatch& batch, Tensors columns, Tally& tally) {
-  const Goals& goals = compiled_.goals;
-  const auto host = host_batch(std::move(columns), model_.num_inputs, goals, options_.class_weight);
-  const auto there = device_batch(replica, host->parts);
-  const bool weighted = there->parts.weights.defined();
-  Tensors inputs = there->columns;
-  if (!weighted) inputs.pop_back();
-  Tensors& shapes = shapes_[batch.local_size(replica)];
-  for (size_t i = 0; i < goals.size() && !shapes.empty(); ++i)
-    goals[i].loss.kernel().check_targets(goals[i].output(shapes), host->parts.targets[i]);
-  const TimedEvent timed("train.step", {"replica", int64_t{replica.rank()}});
-  const Tensors made =
-      compiled_.optimizer.minimize(replica, inputs, [&](at::TensorList in) -> StepLoss {
-        const size_t first = host->parts.inputs.size();
-        const BatchParts parts{.inputs = in.slice(0, first),
-                               .targets = in.slice(first, goals.size()),
-                               .weights = weighted ? in.back() : at::Tensor()};
-        const Tensors outputs = compiled_.outputs(forward, parts.inputs);
-        shapes.clear();
-        for (const at::Tensor& output : outputs)
-          shapes.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
-        Tensors all = losses_on_device(goals, outputs, host->parts, parts);
-        const at::Tensor loss =
-            scaled_loss(goals, all, parts.weights, 1.0 / static_cast<double>(batch.group_size(1)));
-        if (!loss.requires_grad()) throw_without_graph();
-        if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(all));
-        all.insert(all.end(), outputs.begin(), outputs.end());
-        return {.loss = loss, .outputs = std::move(all)};
-      });
-  const auto split = made.begin() + std::ssize(goals);
-  expect_figures(replica, epoch, batch, host, {made.begin(), split}, {split, made.end()}, tally);
-}
-
-void Fit::expect_figures(const ReplicaContext& replica, const Epoch& epoch,
-                         const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
-                         const Tensors& losses, const Tensors& outputs, Tally& tally) {
-  tally.expect(batch.step() / options_.accumulate);
-  read_later(tally.late, compiled_.goals, std::move(host), losses, outputs,
-             [this, replica, &epoch, batch, &tally](Figures figures) {
-               read_figures(replica, epoch, batch, std::move(figures), tally);
-             });
-}
-
-// Of the first bad step each replica says what it has seen, also where it has heard of the step
-// from another before its own figures came.
-bool Fit::says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
-                           const Totals& totals) const {
-  const int64_t step = batch.step() / options_.accumulate;
-  if (totals.bad_step < 0 || step < totals.bad_step) return true;
-  return step == totals.bad_step && not_finite_[static_cast<size_t>(replica.local_rank())].empty();
-}
-
-void Fit::read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
-                       Figures figures, Tally& tally) {
-  if (says_what_is_bad(replica, batch, tally.totals) && !figures.finite(compiled_.goals))
-    found_not_finite(replica, epoch, batch, {figures.batch->parts, figures.outputs, figures.losses},
-                     tally.totals);
-  tally.come([this, replica, &epoch, batch, figures = std::move(figures), &tally] {
-    at_place(replica, epoch, batch, [&] { figures.add_to(tally.totals, compiled_.goals); });
-  });
 }
 
 int Fit::asked_to_end() const {

@@ -137,7 +137,7 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
   detail::require_same_words(state_->strategy, "evaluate", detail::evaluate_words(loader));
   detail::require_same_data(state_->strategy.world(), "evaluate", "data", dataset,
                             state_->strategy.options().seed);
-  state_->compiled->optimizer.updater().refresh();
+  state_->refresh();
   return state_->evaluate("evaluate", dataset, loader);
 }
 

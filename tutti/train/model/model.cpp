@@ -147,10 +147,15 @@ ModelState Model::State::shapes() const {
           WholeModel::without_values(whole->buffers())};
 }
 
+void Model::State::refresh() const {
+  if (!compiled) return;
+  if (auto* const late = compiled->optimizer.updater().parts().late) late->refresh();
+}
+
 void Model::State::require_whole() const {
   if (!compiled) return;
   Updater& updater = compiled->optimizer.updater();
-  updater.complete();
+  if (auto* const late = updater.parts().late) late->complete();
   updater.require_whole();
 }
 
@@ -313,7 +318,7 @@ void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path
 
 void Model::State::save(const std::filesystem::path& path) {
   State& state = *this;
-  if (state.compiled) state.compiled->optimizer.updater().refresh();
+  state.refresh();
   state.require_whole();
   const ModelState weights{state.parameters(), state.modules.merged_buffers()};
   std::exception_ptr failure;
@@ -351,7 +356,7 @@ std::string load_rows(const std::optional<detail::Compiled>& compiled,
                       const std::filesystem::path& path) {
   if (!is_training(path)) return "it has none that load() takes; checkpoints of fit() have them";
   if (!compiled) return "no optimizer holds them yet; compile() the model before";
-  if (compiled->optimizer.updater().client() != nullptr)
+  if (compiled->optimizer.updater().parts().client != nullptr)
     return "here they are on servers, which take those of their snapshots (--restore)";
   SparseTables& tables = *compiled->optimizer.tables();
   const TrainingCheckpoint checkpoint(path);

@@ -68,7 +68,7 @@ std::string why_no_noise_scale(const World& world) {
 }
 
 std::unique_ptr<StepWatcher> watch_noise_scale(Optimizer& optimizer, int64_t batch) {
-  return std::make_unique<NoiseScaleWatcher>(*optimizer.updater().meter(), batch);
+  return std::make_unique<NoiseScaleWatcher>(*optimizer.updater().parts().meter, batch);
 }
 
 }  // namespace tutti::detail

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,8 +59,8 @@ struct Optimizer::State final : WorldMember {
     if (!specs.empty()) {
       const World& world = strategy.world();
       tables = std::make_shared<SparseTables>(
-          specs, updater->client() != nullptr ? rows_on_servers(updater, world.time_limit)
-                                              : rows_here(specs, rule.value()));
+          specs, updater->parts().client != nullptr ? rows_on_servers(updater, world.time_limit)
+                                                    : rows_here(specs, rule.value()));
       tables->bind(world, layers());
     }
     join_workers();
@@ -88,8 +89,8 @@ struct Optimizer::State final : WorldMember {
 
   // What workers that have no group do by the servers.
   void join_workers() {
-    if (updater->client() == nullptr) return;
-    if (!updater->client()->spec().staleness.synchronous()) lend_batches();
+    if (updater->parts().client == nullptr) return;
+    if (!updater->parts().client->spec().staleness.synchronous()) lend_batches();
     if (strategy.world().apart) let_meet();
   }
 
@@ -105,7 +106,7 @@ struct Optimizer::State final : WorldMember {
       const auto updater = alive(served);
       std::map<int, std::vector<std::byte>> all;
       for (const auto& [worker, bytes] :
-           updater->client()->meet(updater->version(), value, Deadline(limit)))
+           updater->parts().client->meet(updater->version(), value, Deadline(limit)))
         all[worker] = {bytes.span.begin(), bytes.span.end()};
       return all;
     });
@@ -118,7 +119,8 @@ struct Optimizer::State final : WorldMember {
         [served = std::weak_ptr(updater), limit, asked = strategy.world().asked](
             int dataset, int64_t epoch, int64_t batches, int64_t returned) {
           return alive(served)
-              ->client()
+              ->parts()
+              .client
               ->lease({.dataset = dataset,
                        .epoch = epoch,
                        .num_batches = batches,
@@ -186,6 +188,16 @@ struct Optimizer::State final : WorldMember {
     lanes[local].took_part = true;
   }
 
+  // Where replicas take turns the last of them learns it for all.
+  void learn(int local, const Verdict& verdict) {
+    const bool all = takes_turns();
+    if (all && !std::ranges::all_of(lanes, &Lane::took_part)) return;
+    for (Lane& lane : all ? std::span(lanes) : std::span(lanes).subspan(local, 1)) {
+      lane.verdict = verdict;
+      if (lane.scale && scale_there(local) == nullptr) lane.scale->update(verdict.overflowed);
+    }
+  }
+
   // What the step of this run() changes is not to be read before the last has taken part.
   void await_update(int local) const {
     if (!takes_turns() || std::ranges::all_of(lanes, &Lane::took_part)) return;
@@ -215,7 +227,7 @@ struct Optimizer::State final : WorldMember {
   [[noreturn]] void throw_nothing_trained(const detail::NothingTrained& nothing, int local) const {
     at::Tensor other = lanes[local].other;
     for (const Lane& lane : lanes)
-      if (!other.defined() && updater->client() == nullptr) other = lane.other;
+      if (!other.defined() && updater->parts().client == nullptr) other = lane.other;
     std::string words = nothing.what();
     if (other.defined()) {
       words += fmt::format("\n  the loss is of another module: its parameter of shape {} has one",
@@ -236,7 +248,6 @@ struct Optimizer::State final : WorldMember {
     for (Lane& lane : lanes) {
       lane.took_part = false;
       lane.other.reset();
-      if (lane.settled) lane.forget();
     }
   }
 
@@ -258,7 +269,7 @@ struct Optimizer::State final : WorldMember {
     if (takes_turns()) detail::require_no_stale_read();
     if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
     if (auto* const gathers = updater->parts().gathers) gathers->meet(local, Until::whole);
-    updater->complete();
+    if (auto* const late = updater->parts().late) late->complete();
   }
 
   void rethrow_failure() const {
@@ -297,16 +308,9 @@ struct Optimizer::State final : WorldMember {
     detail::GradientSum waiting;            // of passes that have had no update
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
     at::Tensor other;                       // noted by note_other()
-    at::Tensor bad;                         // Vote::bad of the step to come
-    bool finite = true;                     // what waits, where losses are scaled
-    bool settled = false;                   // waits for the others to decide
+    Vote vote;                              // what is known of that of the step to come
+    Verdict verdict;                        // of the last step
     bool took_part = false;                 // in the step of this run(); where they take turns
-
-    void forget() {
-      waiting.clear();
-      bad.reset();
-      settled = false;
-    }
   };
 
   ReplicatedModules modules;

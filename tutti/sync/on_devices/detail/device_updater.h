@@ -32,8 +32,8 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
 
   void ready(int replica, const Deadline& deadline) override;
   GradientListener* begin(int replica, Overlap overlap) override;
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override;
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override;
   /// The first half of a step: until the hosts have met.
   void hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
 
@@ -94,7 +94,7 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
     at::Tensor gradients;           ///< the same; none for a replica alone that does not clip
     std::vector<at::Tensor> views;  ///< of gradients, by parameter
     std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
-    std::vector<uint8_t> used;      ///< by parameter; then: PartInStep, and flagged
+    std::vector<uint8_t> used;      ///< by parameter; then: VoteWords, and flagged
     std::vector<uint8_t> any;       ///< the same, of all replicas
     /// What all processes have told: the same; rank 0's learning rate; passes done, by rank.
     std::vector<uint8_t> told;
@@ -164,12 +164,12 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
   // ---- device_updater.cpp ----
   int64_t ended() const { return ended_.load(std::memory_order_acquire); }
   void leave_out_if(Lane& lane, const at::Tensor& bad);
-  void take_all(int replica, std::span<const at::Tensor> gradients, PartInStep part);
-  void update_all(int replica);
+  void take_all(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
+  Verdict update_all(int replica);
   void take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient);
   void leave_blank(Lane& lane, size_t parameter);
   void meet(int replica);
-  bool agree(Lane& lane);
+  Verdict agree(Lane& lane);
   void add_up(int owner);
   void add_up(int owner, const Run& run);
   void measure(int owner);
@@ -177,7 +177,7 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
   std::optional<at::Tensor> gather_flags(int owner, const Lane& lane);
   void update(int owner, const Lane& lane);
   void take_others(int replica);
-  void update_in_turn();
+  Verdict update_in_turn();
   void finish_lane(Lane& lane);
 
   optim::Recipe recipe_;

@@ -38,12 +38,12 @@ class GradientReducer {
 
   /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
   /// rest.
-  void finish(std::span<const at::Tensor> gradients, PartInStep part);
+  void finish(std::span<const at::Tensor> gradients, const Vote& vote);
 
   /// Waits for all buckets and sets each parameter's grad to its reduced value: a view of a bucket,
-  /// good until the next backward, or undefined when no rank used the parameter. False, and then
-  /// not to be used: a rank has the step left out. Throws NothingTrained, on all.
-  bool wait();
+  /// good until the next backward, or undefined when no rank used the parameter; not to be used
+  /// where the step is left out. Throws NothingTrained, on all.
+  Verdict wait();
 
   /// Of gradients, in the last step, on average over the replicas.
   int64_t wire_bytes() const noexcept { return sums_.wire_bytes(); }
@@ -71,7 +71,7 @@ class GradientReducer {
   BucketSums sums_;
   std::vector<at::Tensor> views_;  // by parameter, into the buckets
   ReadyBuckets ready_;
-  std::vector<int32_t> used_;  // by parameter, and PartInStep; reduced by max
+  std::vector<int32_t> used_;  // by parameter, and VoteWords; reduced by max
   std::vector<Work> works_;    // by bucket: its exchange in flight
   Work used_work_;
   bool listens_ = true;

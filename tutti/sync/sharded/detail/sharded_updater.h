@@ -24,8 +24,8 @@ class SlicesUpdater final : public ShardedUpdater, public Gathers {
 
   void ready(int replica, const Deadline& deadline) override;
   GradientListener* begin(int replica, Overlap overlap) override;
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override;
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override;
   void meet(int replica, Until until) override;
   void fail(int replica, const std::string& reason) noexcept override;
   void rethrow_failure() const override {

@@ -45,13 +45,12 @@ class SlicedGradients {
   GradientListener* listener() const noexcept { return hooks_.listener(); }
 
   /// Takes the rest, as Updater::step(), and lets it go.
-  void finish(std::span<const at::Tensor> gradients, PartInStep part);
-  /// Returns when the owner's sums are there: false, where some replica leaves the step out. Throws
-  /// NothingTrained, on all.
-  bool wait();
+  void finish(std::span<const at::Tensor> gradients, const Vote& vote);
+  /// Returns when the owner's sums are there. Throws NothingTrained, on all.
+  Verdict wait();
   /// By parameter, after wait(): used on any replica.
   std::span<const uint8_t> used() const noexcept {
-    return std::span(used_).first(used_.size() - 1);
+    return std::span(used_).first(used_.size() - kVoteWords);
   }
   /// The sum of a piece of this owner's part of a bucket, until end_step().
   std::byte* sum_of(const OwnedPiece& piece) const;
@@ -78,7 +77,7 @@ class SlicedGradients {
   Array sums_;                      // the row, or the slice
   std::vector<at::Tensor> memory_;  // by bucket, while it is open (Keep::slice)
   ReadyBuckets ready_;
-  std::vector<uint8_t> used_;  // by parameter, and PartInStep
+  std::vector<uint8_t> used_;  // by parameter, and VoteWords
   std::vector<Work> works_;    // by bucket that is on its way
   int retired_ = 0;            // buckets that are summed
   Work used_work_;

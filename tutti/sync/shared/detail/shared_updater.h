@@ -40,8 +40,8 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
 
   void ready(int replica, const Deadline& deadline) override;
   GradientListener* begin(int replica, Overlap overlap) override;
-  void step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
-            const Deadline& deadline) override;
+  Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
+               const Deadline& deadline) override;
 
   UpdaterView view(int replica) const override {
     return {lanes_.at(replica).parameters, layout_, ended(), next_learning_rate_};
@@ -96,7 +96,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
 
   // One replica's gradients of the current step, as its peers see them.
   struct alignas(64) Gradients {
-    uint8_t* used = nullptr;    // one byte a parameter, and PartInStep
+    uint8_t* used = nullptr;    // one byte a parameter, and VoteWords
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;  // where autograd left them (one process)
     // By parameter: the step of which it is there, and that of which all are that come.
@@ -130,6 +130,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     std::vector<Stretch> owned;  // by parameter: what of it this replica updates; may be empty
     std::vector<const void*> inputs;
     std::vector<uint8_t> used;  // as Gradients::used, by any replica of the world
+    double learning_rate = 0;   // of this step; rank 0's
     Array scratch;
     Array own_sums;         // of its stretches, where all must be there before the first is updated
     int64_t own_begin = 0;  // byte of the layout at which own_sums begins
@@ -152,12 +153,12 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   int64_t ended() const { return header_->ended.load(std::memory_order_acquire); }
   GradientListener* listener(int replica);
   /// The halves of a step: until all have handed in, and from there.
-  void hand_in(int replica, std::span<const at::Tensor> gradients, PartInStep part);
-  void update_all(int replica, const Deadline& deadline);
+  void hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
+  Verdict update_all(int replica, const Deadline& deadline);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
-  /// The learning rate of the update; none where it is left out. Parameters stay as they are.
-  std::optional<double> agree(Lane& lane);
-  void update(Lane& lane, double learning_rate);
+  /// Parameters stay as they are.
+  Verdict agree(Lane& lane);
+  void update(Lane& lane);
   bool take_early(int replica, const at::Tensor& parameter, const at::Tensor& gradient);
   void update_what_is_ready(Lane& lane);
   void update_while_waiting(Lane& lane);
@@ -183,7 +184,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void make_room_for_sums(Lane& lane);
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);
-  void update_in_turn();
+  Verdict update_in_turn();
 
   /// The replicas that share the storage.
   Group& here(int replica) {

@@ -1,21 +1,22 @@
-/// Fit: one call of Model::fit(). Shared by fit.cpp (the loop over epochs), step.cpp (what a
-/// replica does in a step), checkpoints.cpp (what of it is kept on disk) and errors.cpp (what is
-/// wrong with it); how replicas go through the steps of an epoch is a Pace's. Not for users. Thread
-/// rule: one thread, that of its strategy, but where a function takes a replica: that one's.
+/// Fit: one call of Model::fit(). Shared by fit.cpp (the loop over epochs), step.cpp (a step of a
+/// replica), checkpoints.cpp (what of it is kept on disk) and errors.cpp (what is wrong with it);
+/// how replicas go through the steps of an epoch is a Pace's, and what they do with a batch a
+/// StepBody's. Not for users. Thread rule: one thread, that of its strategy, but where a function
+/// takes a replica: that one's.
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "tutti/train/checkpointing/detail/checkpointing.h"
+#include "tutti/train/fit/detail/body.h"
 #include "tutti/train/fit/detail/callback_runner.h"
 #include "tutti/train/fit/detail/pace.h"
 #include "tutti/train/fit/detail/position.h"
 #include "tutti/train/fit/detail/tally.h"
-#include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/watch/detail/watcher.h"
 
@@ -66,6 +67,10 @@ class Fit {
   /// After the last of the steps of a run(): waits for what has not come.
   void settle(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
               int together);
+  /// All replicas have left the last step out, for a loss that was not finite on one of them.
+  bool left_out(const ReplicaContext& replica) const {
+    return leaves_bad_steps_out() && compiled_.optimizer.verdict(replica).left_out;
+  }
   /// The same of replicas that take turns, between two runs; `wait` for what has not come.
   void agree_in_turn(std::span<const std::unique_ptr<Tally>> each, int64_t step, bool wait);
   /// Counts a step, and shows it when that is due; `totals` are those of replica 0.
@@ -81,7 +86,8 @@ class Fit {
   }
   /// Servers look at each gradient themselves.
   bool leaves_bad_steps_out() const {
-    return options_.on_nan != OnNan::go_on && compiled_.optimizer.updater().client() == nullptr;
+    return options_.on_nan != OnNan::go_on &&
+           compiled_.optimizer.updater().parts().client == nullptr;
   }
   bool leaves_out(const Totals& totals) const {
     return totals.bad_step >= 0 && leaves_bad_steps_out();
@@ -98,6 +104,35 @@ class Fit {
   void before_steps(Epoch& epoch, int64_t next);
   void save_between(const Epoch& epoch, const std::vector<Totals>& each);
 
+  // ---- for a StepBody ----
+  Model::State& model() const noexcept { return model_; }
+  const Compiled& compiled() const noexcept { return compiled_; }
+  uint64_t seed() const noexcept { return seed_; }
+  const StepWatchers& watchers() const noexcept { return watchers_; }
+  /// Calls `work`; what it throws names the step, and the sample where it can.
+  void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
+                const std::function<void()>& work) const;
+  static Tensors take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
+                              StepInput& input);
+  Divisors divisors_of(const DistributedBatch& batch, const StepInput& input) const {
+    return {static_cast<double>(batch.group_size(options_.accumulate)), input.counted};
+  }
+  /// What goes to the other replicas with the update to come.
+  void tell(const ReplicaContext& replica, const Totals& totals);
+  /// What of a batch is there to look at.
+  struct Seen {
+    const BatchParts& parts;
+    const Tensors& outputs;  ///< undefined where they were not read
+    const Tensors& losses;   ///< of the samples, for each goal; empty: they are computed again
+  };
+  /// The losses so far; those of a batch that are not finite are noted.
+  void look_at_loss(const BatchOfStep& of, const Seen& seen, Totals& totals);
+  void found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
+                        const DistributedBatch& batch, const Seen& seen, Totals& totals);
+  bool says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
+                        const Totals& totals) const;
+  [[noreturn]] static void throw_without_graph();
+
  private:
   Position begin();
   void run_epoch(const EpochPlan& plan);
@@ -105,57 +140,11 @@ class Fit {
                  double seconds);
   std::optional<Totals> train_epoch(Epoch& epoch, std::vector<Totals>& each);
   void read_ahead(const Epoch& epoch, int64_t first_step);
-  /// What is known of a step before its first batch. Where a loss divides by what counts in all of
-  /// it, its batches are read for that.
-  struct StepInput {
-    int64_t first = 0;               ///< batch
-    std::vector<Tensors> columns{};  ///< by batch; empty: read when its turn comes
-    std::vector<double> counted{};   ///< Divisors::counted
-  };
   StepInput input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first, int64_t end);
   StepInput read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const;
   std::vector<StepInput> read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const;
-  static Tensors take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
-                              StepInput& input);
-  Divisors divisors_of(const DistributedBatch& batch, const StepInput& input) const {
-    return {static_cast<double>(batch.group_size(options_.accumulate)), input.counted};
-  }
-  void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                const DistributedBatch& batch, StepInput& input, Tally& tally);
-  /// Forward of one batch, with what it adds up; the loss to minimise.
-  at::Tensor loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                     const DistributedBatch& batch, at::TensorList columns, const Divisors& by,
-                     Totals& totals);
-  at::Tensor loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                            const DistributedBatch& batch, Tensors columns, const Divisors& by,
-                            Tally& tally);
-  /// Forward, backward and update, of which the device makes one graph
-  /// (StrategyOptions::step_graph).
-  void step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                     const DistributedBatch& batch, Tensors columns, Tally& tally);
-  /// A step of microbatches, on ranks that may have parts of the model.
-  void train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                      StepInput& input, Tally& tally);
-  at::Tensor loss_of_part(const Epoch& epoch, const DistributedBatch& batch,
-                          const ReplicaContext& replica, const Tensors& columns,
-                          const data::Share& rows, at::TensorList outputs, const Divisors& by,
-                          Totals& totals);
   /// What rank 0's callbacks and progress see of the totals of its first rank.
-  const Totals& shown(const Totals& own) const {
-    return model_.modules.whole() != nullptr ? shown_ : own;
-  }
-  void show_totals(ReplicaContext& replica, const Epoch& epoch, const Totals& totals);
-  void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
-                      const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
-                      const Tensors& losses, const Tensors& outputs, Tally& tally);
-  bool says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
-                        const Totals& totals) const;
-  void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
-                    Figures figures, Tally& tally);
-  /// Calls `work`; what it throws names the step, and the sample where it can.
-  template <class Work>
-  void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                Work work) const;
+  const Totals& shown(const Totals& own) const { return bodies_[0]->shown(own); }
   void tell_all(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
                 int together);
   void learn(int local, Tally& tally, int64_t bad_step, int64_t known);
@@ -188,21 +177,12 @@ class Fit {
                                         const DistributedBatch& batch,
                                         const c10::OutOfMemoryError& error) const;
   std::string place_words(const ReplicaContext& replica, const Epoch& epoch, int64_t step) const;
-  [[noreturn]] static void throw_without_graph();
   void raise_not_finite(const Epoch& epoch, int64_t step);
   void look_at_parameters(const Epoch& epoch);
   std::string bad_on_any_rank() const;
   void complain(const std::string& what) const;
-  /// What of a batch is there to look at.
-  struct Seen {
-    const BatchParts& parts;
-    const Tensors& outputs;  ///< undefined where they were not read
-    const Tensors& losses;   ///< of the samples, for each goal; empty: they are computed again
-  };
   std::string first_not_finite(const ReplicaContext& replica, const Epoch& epoch,
                                const DistributedBatch& batch, const Seen& seen) const;
-  void found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
-                        const DistributedBatch& batch, const Seen& seen, Totals& totals);
 
   Model::State& model_;
   Compiled& compiled_;
@@ -212,15 +192,14 @@ class Fit {
   uint64_t seed_;
   std::string asked_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
-  bool in_parts_;       ///< steps are of microbatches, or of ranks that have parts of the model
-  bool meets_;          ///< replicas without samples take part in forward
   bool counts_;         ///< a loss divides by the labels that count, of all replicas
   std::vector<StepInput> in_turn_;  ///< of replicas that take turns, by local rank
   bool shows_;
   Course course_;
   int64_t servers_at_ = 0;  ///< updates that parameter servers had before this process
   std::unique_ptr<Pace> pace_;
-  int64_t generation_ = -1;  ///< of the world that it is of
+  std::vector<std::unique_ptr<StepBody>> bodies_;  ///< by local replica
+  int64_t generation_ = -1;                        ///< of the world that it is of
   std::optional<Progress> progress_;
   std::optional<CallbackRunner> callbacks_;
   StepWatchers watchers_;
@@ -233,10 +212,8 @@ class Fit {
   TimePoint fit_begin_ = Clock::now();
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
-  Totals shown_;                         // of the first replica, where it is on several ranks
   bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
   std::vector<std::string> recipe_;      // a line about each part of the recipe
-  std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
 };
 

@@ -209,6 +209,7 @@ struct Model::State {
 
   /// Returns when the parameters are of one version, and there. Throws when they cannot be.
   void require_whole() const;
+  void refresh() const;  ///< parameters that come late are the newest of all workers
 
   /// Throws UsageError when the model cannot take this dataset; `needs_target` when it is scored.
   void check_data(std::string_view operation, const data::Dataset& dataset,
