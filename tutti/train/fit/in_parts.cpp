@@ -47,8 +47,8 @@ at::Tensor Fit::loss_of_part(const Epoch& epoch, const DistributedBatch& batch,
 // progress see: those are rank 0's.
 void Fit::show_totals(ReplicaContext& replica, const Epoch& epoch, const Totals& totals) {
   const World& world = *epoch.world;
-  if (world.model_ranks == 1) return;
-  const int root = world.model_ranks - world.mesh.size(mesh::Axis::tensor);
+  if (world.model_ranks() == 1) return;
+  const int root = world.model_ranks() - world.mesh.size(mesh::Axis::tensor);
   std::vector<double> packed;
   if (replica.rank() == root)
     packed = totals.packed(compiled_.goals, totals.widths(compiled_.goals));
