@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <span>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -50,21 +50,6 @@ void require_rows_of(const data::ShareSchedule& schedule, std::string_view opera
   for (const data::SharesFrom& change : schedule.changes)
     require_rows_by(operation, rows, replicas, schedule.at(change.step),
                     fmt::format("the shares from step {} on", change.step));
-}
-
-// As it goes to the others.
-using Packed = std::array<double, 4>;
-
-Packed packed(const RowTimes& times) {
-  return {times.seconds, times.spread, static_cast<double>(times.steps),
-          static_cast<double>(times.batch)};
-}
-
-RowTimes unpacked(const double* numbers) {
-  return {.seconds = numbers[0],
-          .spread = numbers[1],
-          .steps = static_cast<int64_t>(numbers[2]),
-          .batch = static_cast<int64_t>(numbers[3])};
 }
 
 }  // namespace
@@ -169,24 +154,15 @@ void MovingShares::look(int64_t step, const AllowedShares& allowed) {
   write_record();
 }
 
-// The same on every rank: in rank order.
+// The same on every worker: in rank order.
 std::vector<RowTimes> MovingShares::figures_of_all() {
-  World& world = state_.world;
-  std::vector<Packed> own;
-  for (const RowTimes& times : state_.take_row_times()) own.push_back(packed(times));
-  const size_t width = std::tuple_size_v<Packed>;
-  std::vector<std::vector<double>> all(own.size());
-  detail::for_each_local(world, [&](int local) {
-    const auto number = static_cast<size_t>(local);
-    all[number].resize(width * static_cast<size_t>(world.size));
-    world.groups[number]
-        .all_gather(span_of(std::span(own[number])), span_of(std::span(all[number])),
-                    world.time_limit)
-        .wait(world.time_limit);
-  });
-  std::vector<RowTimes> figures;
-  for (size_t at = 0; at < all[0].size(); at += width) figures.push_back(unpacked(&all[0][at]));
-  return figures;
+  const std::vector<RowTimes> own = state_.take_row_times();
+  std::vector<RowTimes> all(static_cast<size_t>(state_.world.size));
+  auto to = std::as_writable_bytes(std::span(all)).begin();
+  for (const auto& [worker, bytes] :
+       state_.membership.exchange_alike("shares", std::as_bytes(std::span(own))))
+    to = std::ranges::copy(bytes, to).out;
+  return all;
 }
 
 data::ShareSchedule MovingShares::so_far() const {
@@ -230,9 +206,10 @@ void check_given_shares(const StrategyOptions& options, int replicas, int64_t ro
   if (rows >= replicas) require_rows_by("--shares", rows, replicas, shares, "the shares");
 }
 
-void require_rows_for_all(std::string_view operation, int64_t rows, const World& world) {
-  if (world.shares.empty() || rows < world.num_replicas()) return;
-  require_rows_by(operation, rows, world.num_replicas(), world.shares, "the shares");
+void require_rows_for_all(std::string_view operation, int64_t rows,
+                          const mesh::Topology& topology) {
+  if (topology.shares.empty() || rows < topology.num_replicas()) return;
+  require_rows_by(operation, rows, topology.num_replicas(), topology.shares, "the shares");
 }
 
 }  // namespace tutti

@@ -77,6 +77,6 @@ void check_given_shares(const StrategyOptions& options, int replicas, int64_t ro
 
 /// UsageError naming `operation` when shares that were given leave a replica no row of a global
 /// batch, though that has enough: field, got, expected, what to try.
-void require_rows_for_all(std::string_view operation, int64_t rows, const World& world);
+void require_rows_for_all(std::string_view operation, int64_t rows, const mesh::Topology& topology);
 
 }  // namespace tutti

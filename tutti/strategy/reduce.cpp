@@ -37,22 +37,18 @@ at::Tensor wide(const at::Tensor& x) { return is_half(x.scalar_type()) ? x.to(at
 // all have brought, in the one order, unless somebody is lost.
 void StrategyState::add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out,
                         int64_t count) {
-  if (world.one_process()) return reduce_inputs(dtype, op, world.shape, own, out, count);
+  if (membership.alone()) return reduce_inputs(dtype, op, world.shape, own, out, count);
   const int64_t bytes = count * size_of(dtype);
   std::vector<std::byte> mine;
   for (const void* const values : own) {
     const auto* const begin = static_cast<const std::byte*>(values);
     mine.insert(mine.end(), begin, begin + bytes);
   }
-  const auto all = meet_others(mine);
+  const auto all = membership.exchange_alike("reduce", mine);
   std::vector<const void*> inputs;
-  for (const auto& [worker, values] : all) {
-    if (values.size() != mine.size())
-      throw Mismatch(fmt::format("reduce: worker {} has {} bytes, this worker {}", worker,
-                                 values.size(), mine.size()));
+  for (const auto& [worker, values] : all)
     for (int local = 0; local < world.local; ++local)
       inputs.push_back(values.data() + local * bytes);
-  }
   const auto there = static_cast<int>(inputs.size());
   const auto shape = there == world.size ? world.shape : ReductionShape::flat(there);
   reduce_inputs(dtype, op, shape, inputs, out, count);
@@ -65,7 +61,7 @@ void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
   const World& now = world();
   const int64_t count = static_cast<int64_t>(values.size()) / now.local;
   const auto part = [&](int local) { return values.subspan(local * count, count); };
-  if (now.one_process() || now.apart) {
+  if (!membership().in_step()) {
     std::vector<const void*> inputs;
     for (int local = 0; local < now.local; ++local) inputs.push_back(part(local).data());
     return state_->add(DType::float64, op, inputs, values.data(), count);
@@ -99,7 +95,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
     copies.push_back(value.is_cpu() ? value.detach().clone(at::MemoryFormat::Contiguous)
                                     : from_device(value, now, "what reduce() adds").contiguous());
   }
-  if (now.one_process() || now.apart) {
+  if (!membership().in_step()) {
     std::vector<const void*> inputs;
     for (const auto& copy : copies) inputs.push_back(copy.data_ptr());
     state_->add(dtype_of(copies[0].scalar_type()), op, inputs, copies[0].data_ptr(),
@@ -163,7 +159,8 @@ constexpr int64_t kHead = 2;  // dtype and dimensions come before the sizes
 
 // A tensor as bytes, so that tensors of unlike sizes travel together.
 std::vector<std::byte> packed(const at::Tensor& tensor, const World& world) {
-  const at::Tensor values = from_device(tensor, world, "what gather() sends").contiguous();
+  const at::Tensor values =
+      from_device(tensor, world, "what gather() brings together").contiguous();
   std::vector<int64_t> head{static_cast<int64_t>(values.scalar_type()), values.dim()};
   head.insert(head.end(), values.sizes().begin(), values.sizes().end());
   const auto head_bytes = std::as_bytes(std::span(head));
@@ -181,7 +178,7 @@ at::Tensor unpacked(std::span<const std::byte> bytes) {
   const at::Tensor tensor =
       at::empty(at::IntArrayRef(head).slice(kHead), static_cast<at::ScalarType>(head[0]));
   const auto data = bytes.subspan(sizeof(int64_t) * head.size());
-  std::memcpy(tensor.data_ptr(), data.data(), data.size());
+  std::ranges::copy(data, static_cast<std::byte*>(tensor.data_ptr()));
   return tensor;
 }
 
@@ -253,13 +250,10 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
     if (!value.defined()) throw UsageError("gather: a replica returned an undefined tensor");
   const World& now = world();
   std::vector<at::Tensor> all;
-  if (now.one_process()) {
-    for (const at::Tensor& value : values.values())
-      all.push_back(from_device(value, now, "what gather() brings together"));
-  } else if (now.apart) {
+  if (!membership().in_step()) {
     std::vector<std::byte> own;
     for (const at::Tensor& value : values.values()) append_framed(packed(value, now), own);
-    for (const auto& [worker, bytes] : meet(own))
+    for (const auto& [worker, bytes] : membership().exchange(own))
       for (const auto& part : framed_parts(bytes)) all.push_back(unpacked(part));
   } else {
     on_groups([&](ReplicaContext& replica, int local) {

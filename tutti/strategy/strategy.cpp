@@ -91,11 +91,11 @@ std::string words_of(const std::exception_ptr& error) {
 std::string why_alone(const World& world, const StrategyOptions& options) {
   if (world.in_turn() && world.size > 1)
     return "under one_device the replicas take turns on one thread and cannot wait for each other";
-  if (world.model_ranks > 1)
+  if (world.model_ranks() > 1)
     return fmt::format(
         "on the mesh of {} a replica is {} ranks, of which each meets those on its own axes: use "
         "ReplicaContext::group_of(Axis::data)",
-        world.mesh.sentence(), world.model_ranks);
+        world.mesh.sentence(), world.model_ranks());
   const ServedOptions& served = options.served;
   if (!options.uses_servers()) return {};
   if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
@@ -124,7 +124,7 @@ void StrategyState::enter(World next) {
     state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
     state->mesh = world.mesh;
-    if (world.model_ranks > 1) state->groups = world.mesh_groups[local];
+    if (world.model_ranks() > 1) state->groups = world.mesh_groups[local];
     state->tensor_blocks = world.tensor_blocks;
     if (world.on_devices()) {
       state->queue = world.queues[local];
@@ -243,52 +243,9 @@ void Strategy::take_batches_from(NextBatch next) { state_->next_batch = std::mov
 
 const Strategy::NextBatch& Strategy::next_batch() const noexcept { return state_->next_batch; }
 
-void Strategy::meet_by(Meet meet) { state_->meet = std::move(meet); }
+Membership& Strategy::membership() const noexcept { return state_->membership; }
 
-bool Strategy::can_meet() const noexcept { return state_->meet != nullptr; }
-
-std::map<int, std::vector<std::byte>> Strategy::meet(std::span<const std::byte> value) {
-  return state_->meet_others(value);
-}
-
-std::map<int, std::vector<std::byte>> StrategyState::meet_others(std::span<const std::byte> value) {
-  if (!meet)
-    throw UsageError(
-        "workers that may be lost meet at the servers, to which the optimizer connects: make it "
-        "(or compile()) first");
-  return meet(value);
-}
-
-World Strategy::those_here() {
-  World here = world();
-  if (!here.apart || !can_meet()) return here;
-  const auto workers = meet({});
-  const auto own = workers.find(worker());
-  const auto before = static_cast<int>(std::distance(workers.begin(), own));
-  here.size = static_cast<int>(workers.size()) * here.local;
-  here.first_rank = before * here.local;
-  here.chief = before == 0;
-  if (here.size == world().size) return here;
-  here.shape = ReductionShape::flat(here.size);
-  if (here.shares.empty()) return here;
-  here.shares.clear();
-  for (const auto& [number, value] : workers)
-    for (int local = 0; local < here.local; ++local)
-      here.shares.push_back(world().shares[number * here.local + local]);
-  return here;
-}
-
-void Strategy::by_chief(const std::function<void()>& fn) {
-  if (!world().apart || !can_meet()) {
-    if (world().chief) fn();
-    return;
-  }
-  for (bool done = false; !done;) {
-    const int chief = meet({}).begin()->first;
-    if (chief == worker()) fn();
-    done = meet({}).contains(chief);
-  }
-}
+void Strategy::by_chief(const std::function<void()>& fn) { membership().by_chief(fn); }
 
 void Strategy::require_cross_replica(std::string_view method) const {
   if (const ReplicaContext* const replica = ReplicaContext::current())
@@ -369,7 +326,7 @@ void Strategy::follow(std::weak_ptr<WorldMember> member, std::weak_ptr<Updater> 
 
 std::shared_ptr<Gathers> Strategy::gathers() const {
   std::shared_ptr<Gathers> found;
-  if (options().shard != "parameters" || world().model_ranks == 1) return found;
+  if (options().shard != "parameters" || world().model_ranks() == 1) return found;
   for (const auto& one : state_->updaters) {
     const auto updater = one.lock();
     if (!updater || updater->parts().gathers == nullptr) continue;

@@ -11,7 +11,6 @@
 
 #include <array>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +29,7 @@ namespace tutti {
 
 class DistributedDataset;
 class Gathers;
+class Membership;
 class MovingShares;
 class Updater;
 struct DistributeOptions;
@@ -133,23 +133,12 @@ class Strategy {
   void take_batches_from(NextBatch next);
   const NextBatch& next_batch() const noexcept;
 
-  /// The world without workers that are lost: who is left has its replicas numbered anew, and the
-  /// lowest of them is chief; a worker that came again too late for it has no part (first_rank is
-  /// size). Where the loss of a worker ends the job: world(). Collective over workers.
-  World those_here();
+  /// By what workers tell each other things outside of run().
+  Membership& membership() const noexcept;
 
   /// Calls `fn` on the chief: on the lowest worker that is there, and on the next when that one is
   /// lost before all others know that it has come through. Collective over workers.
   void by_chief(const std::function<void()>& fn);
-
-  /// Where workers may be lost: brings `value` and returns, by worker, what all that are there have
-  /// brought. Collective over workers. UsageError before the Optimizer is made, which is connected
-  /// to servers and says by what workers meet.
-  using Meet =
-      std::function<std::map<int, std::vector<std::byte>>(std::span<const std::byte> value)>;
-  std::map<int, std::vector<std::byte>> meet(std::span<const std::byte> value);
-  void meet_by(Meet meet);
-  bool can_meet() const noexcept;
 
   /// It is told of a resize, for as long as it lives; `updater` is what it updates by, if it does.
   void follow(std::weak_ptr<WorldMember> member, std::weak_ptr<Updater> updater = {});
@@ -166,7 +155,6 @@ class Strategy {
   std::shared_ptr<void> merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
                                   const std::type_info& signature, const Lead& lead);
   void reduce_doubles(ReduceOp op, std::span<double> values);
-  int worker() const { return world().first_rank / world().local; }
 
   std::shared_ptr<struct StrategyState> state_;
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/queues/upload.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/strategy/run/detail/replica_meeting.h"
 #include "tutti/strategy/run/detail/replica_threads.h"
@@ -74,6 +75,7 @@ class ForkedQueues {
 struct StrategyState {
   StrategyOptions options;
   World world;
+  Membership membership{world};
   std::vector<ReplicaContext> contexts;  ///< of the local replicas
   std::unique_ptr<detail::ReplicaThreads> threads;
   std::unique_ptr<detail::ReplicaMeeting> meeting;  ///< for merge()
@@ -81,7 +83,6 @@ struct StrategyState {
   std::vector<std::weak_ptr<WorldMember>> followers;
   std::vector<std::weak_ptr<Updater>> updaters;  ///< of its optimizers
   Strategy::NextBatch next_batch;
-  Strategy::Meet meet;
   int num_datasets = 0;
   std::exception_ptr failure;  ///< the first of this world's; its group is of no use after it
   std::shared_ptr<void> trace;
@@ -93,9 +94,6 @@ struct StrategyState {
   void measure_steps();
   /// By local replica, what they have measured, which is then forgotten.
   std::vector<RowTimes> take_row_times();
-
-  /// By worker, what all that are there have brought (Strategy::meet).
-  std::map<int, std::vector<std::byte>> meet_others(std::span<const std::byte> value);
 
   /// `out` becomes the reduction of `count` elements of each replica of the world, of which `own`
   /// are those here, in the one order; without a collective of groups.

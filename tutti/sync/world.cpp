@@ -16,7 +16,8 @@ void World::abort(int local_rank, const std::string& reason) noexcept {
 namespace detail {
 
 void for_each_local(const World& world, const std::function<void(int)>& fn) {
-  at_once(world.local, "a local replica", fn);
+  if (!world.in_turn()) return at_once(world.local, "a local replica", fn);
+  for (int local = 0; local < world.local; ++local) fn(local);
 }
 
 }  // namespace detail

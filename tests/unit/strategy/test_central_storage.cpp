@@ -17,6 +17,7 @@
 #include "tutti/ps/server/server.h"
 #include "tutti/ps/server/view_service.h"
 #include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/membership/membership.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -188,7 +189,7 @@ class Apart : public testing::Test {
 
   // From now on the others bring `others`, and this worker is there unless `absent`.
   void meet(const std::map<int, std::vector<double>>& others, bool absent = false) {
-    strategy_->meet_by([=](std::span<const std::byte> own) {
+    strategy_->membership().meet_at([=](std::span<const std::byte> own) {
       Brought all;
       for (const auto& [worker, values] : others) {
         const auto bytes = std::as_bytes(std::span(values));
@@ -201,7 +202,7 @@ class Apart : public testing::Test {
 
   // Who is there in each of the next meetings; the last for ever.
   void meet_in_turn(const std::vector<std::vector<int>>& turns) {
-    strategy_->meet_by([=, turn = size_t{0}](std::span<const std::byte>) mutable {
+    strategy_->membership().meet_at([=, turn = size_t{0}](std::span<const std::byte>) mutable {
       Brought all;
       for (const int worker : turns[std::min(turn, turns.size() - 1)]) all[worker] = {};
       ++turn;
@@ -231,7 +232,7 @@ TEST_F(Apart, NobodyMeetsBeforeTheOptimizerIsConnected) {
   const PerReplica<double> values({1.0, 2.0}, 2);
   EXPECT_THAT(message_of<UsageError>([&] { strategy_->reduce(ReduceOp::sum, values); }),
               HasSubstr("compile()"));
-  EXPECT_EQ(strategy_->those_here().size, 6);
+  EXPECT_EQ(strategy_->membership().those_here().size, 6);
 }
 
 // 0.1 + 0.2 + 0.3 + ... depends on the order: it is that of the shape, whoever brought what.
@@ -266,7 +267,7 @@ TEST_F(Apart, ThoseWhoAreHereShareAllSamples) {
        {std::tuple{std::vector{0, 1, 2}, 2, false}, std::tuple{std::vector{1, 2}, 0, true},
         std::tuple{std::vector{0, 1}, 2, false}, std::tuple{std::vector{0, 2}, 4, false}}) {
     meet_in_turn({there});
-    const World here = strategy_->those_here();
+    const mesh::Topology here = strategy_->membership().those_here();
     EXPECT_EQ(here.size, 2 * std::ssize(there));
     EXPECT_EQ(here.first_rank, first_rank);
     EXPECT_EQ(here.chief, chief);
@@ -275,7 +276,7 @@ TEST_F(Apart, ThoseWhoAreHereShareAllSamples) {
 
 TEST_F(Apart, WhoHasNoPartReadsNoSamples) {
   meet_in_turn({{0, 2}});
-  const auto here = std::make_shared<const World>(strategy_->those_here());
+  const auto here = std::make_shared<const mesh::Topology>(strategy_->membership().those_here());
   const auto dataset = data::from_arrays({Array::zeros(DType::float32, {10, 1})}).batch(10);
   const auto epoch = std::make_shared<const data::Epoch>(dataset.epoch({}));
   const auto sizes = strategy_->run([&](ReplicaContext& replica) {

@@ -111,7 +111,7 @@ TEST(SharesOfAFile, HaveTheBitsOfThePartsInTurn) {
 // What replica 0 owns it updates as soon as both have its gradient, here while backward goes on.
 TEST(SlicesOfTheFusedStep, FollowTheShares) {
   constexpr int64_t kBlocks = 8;
-  World world{.size = 2, .local = 2};
+  World world{{.size = 2, .local = 2}};
   for (auto& engine : make_shm_threads(2)) world.groups.emplace_back(std::move(engine));
   world.shape = world.groups[0].reduction_shape();
   const auto zeros = [] {

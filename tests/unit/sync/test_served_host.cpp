@@ -89,7 +89,7 @@ class ServedHost : public testing::Test {
     std::vector<std::thread> threads;
     for (int number = 0; number < 3; ++number)
       threads.emplace_back([&, number] {
-        World world{.size = 3 * local, .first_rank = number * local, .local = local};
+        World world{{.size = 3 * local, .first_rank = number * local, .local = local}};
         for (int i = 0; i < local; ++i) world.groups.emplace_back(engines[number * local + i]);
         world.shape = world.groups[0].reduction_shape();
         world.time_limit = kLimit;

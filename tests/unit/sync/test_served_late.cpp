@@ -63,7 +63,7 @@ class ServedLate : public testing::Test {
     return all;
   }
   static World world(Millis limit, int local) {
-    World world{.size = 2 * local, .local = local};
+    World world{{.size = 2 * local, .local = local}};
     for (int i = 0; i < local; ++i) world.groups.emplace_back(make_solo());
     world.shape = ReductionShape::flat(2 * local);
     world.time_limit = limit;

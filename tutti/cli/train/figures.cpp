@@ -35,7 +35,7 @@ void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
 
 Attendance attendance_of(Strategy& strategy) {
   const int local = strategy.world().local;
-  return {strategy.world().size / local, strategy.those_here().size / local};
+  return {strategy.world().size / local, strategy.membership().those_here().size / local};
 }
 
 nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,

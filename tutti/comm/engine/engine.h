@@ -128,7 +128,7 @@ class Engine {
   /// from those of other engines, rank counts and runs.
   virtual bool follows_shape() const noexcept { return true; }
   /// True when all members are threads of this process: any memory is visible to all.
-  virtual bool one_process() const noexcept = 0;
+  virtual bool one_process() const noexcept { return false; }
   /// True when all members are on one host and allocate() can give them memory in common.
   virtual bool shares_memory() const noexcept { return false; }
   /// Whether it can read and write memory there; Group refuses other spans.

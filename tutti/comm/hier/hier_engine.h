@@ -25,7 +25,6 @@ class HierEngine final : public Engine {
   int rank() const noexcept override { return parts_.rank; }
   int size() const noexcept override { return shape_.replicas(); }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
-  bool one_process() const noexcept override { return false; }
 
   Ticket submit(std::span<const Operation> batch) override;
   void progress(Ticket ticket, const Deadline& deadline) override;

@@ -31,7 +31,6 @@ class NcclEngine final : public Engine {
   int size() const noexcept override { return size_; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
   bool follows_shape() const noexcept override { return false; }
-  bool one_process() const noexcept override { return false; }
   bool reaches(const Place& place) const noexcept override {
     return place.kind == Place::Kind::cuda && place.device == device_;
   }

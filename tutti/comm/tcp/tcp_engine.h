@@ -29,7 +29,6 @@ class TcpEngine final : public Engine, private ControlHandler {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
-  bool one_process() const noexcept override { return false; }
 
   Ticket submit(std::span<const Operation> batch) override;
   void progress(Ticket ticket, const Deadline& deadline) override;

@@ -17,14 +17,14 @@
 namespace tutti {
 namespace {
 
-data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
+data::Share share_of(const data::Epoch& epoch, int64_t step, const mesh::Topology& topology,
                      const ReplicaContext& replica) {
-  if (replica.local_rank() >= world.local)
+  if (replica.local_rank() >= topology.local)
     throw UsageError(fmt::format(
         "batch: replica {} of {} is of another strategy than this batch, of which a worker has {} "
         "parts",
-        replica.rank(), replica.num_replicas_in_sync(), world.local));
-  return detail::part_of(epoch, world, nullptr, step, replica.local_rank()).share;
+        replica.rank(), replica.num_replicas_in_sync(), topology.local));
+  return detail::part_of(epoch, topology, nullptr, step, replica.local_rank()).share;
 }
 
 }  // namespace
@@ -38,8 +38,8 @@ int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local) {
 
 // Of a dataset of the workers' own: a worker's replicas take its batches in turn.
 int64_t DistributedBatch::size_of(int64_t step, int rank) const {
-  const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / world_->local));
-  const int64_t number = step * world_->local + rank % world_->local;
+  const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / topology_->local));
+  const int64_t number = step * topology_->local + rank % topology_->local;
   if (number >= own.num_batches) return 0;
   return number + 1 == own.num_batches ? own.last_batch : own.batch;
 }
@@ -47,25 +47,25 @@ int64_t DistributedBatch::size_of(int64_t step, int rank) const {
 int64_t DistributedBatch::size_of(int64_t step) const {
   if (!pipelines_) return epoch_->batch_size(step);
   int64_t sum = 0;
-  for (int rank = 0; rank < world_->size; ++rank) sum += size_of(step, rank);
+  for (int rank = 0; rank < topology_->size; ++rank) sum += size_of(step, rank);
   return sum;
 }
 
 int64_t DistributedBatch::num_batches() const {
-  return pipelines_ ? steps_of(*pipelines_, world_->local) : epoch_->num_batches();
+  return pipelines_ ? steps_of(*pipelines_, topology_->local) : epoch_->num_batches();
 }
 
 int64_t DistributedBatch::global_size() const { return size_of(step_); }
 
 int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
-  if (!pipelines_) return share_of(*epoch_, step_, *world_, replica).begin;
+  if (!pipelines_) return share_of(*epoch_, step_, *topology_, replica).begin;
   int64_t sum = 0;
   for (int rank = 0; rank < replica.rank(); ++rank) sum += size_of(step_, rank);
   return sum;
 }
 
 int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
-  if (!pipelines_) return share_of(*epoch_, step_, *world_, replica).size();
+  if (!pipelines_) return share_of(*epoch_, step_, *topology_, replica).size();
   return size_of(step_, replica.rank());
 }
 
@@ -115,7 +115,7 @@ std::vector<at::Tensor> DistributedBatch::read(int local_rank, Millis time_limit
           "batch: its dataset has gone on to another epoch, and damaged samples are replaced in "
           "the "
           "one that was begun last: walk them one after another, or without on_bad");
-    const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, local_rank);
+    const auto part = detail::part_of(*epoch_, *topology_, pipelines_, step_, local_rank);
     batch = epoch_->part(part.batch, part.share);
   }
   std::vector<at::Tensor> tensors;
@@ -141,8 +141,8 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
       loader_(
           detail::make_loader(loader, strategy_.world(), strategy_.options().threads_per_replica)) {
   if (number_ > 0) {
-    detail::share_caches(strategy_.world(), dataset_);
-    detail::require_same_data(strategy_.world(), "distribute", "data", dataset_, seed_);
+    detail::share_caches(strategy_.membership(), dataset_);
+    detail::require_same_data(strategy_.membership(), "distribute", "data", dataset_, seed_);
   }
   if (number_ == 0) generation_ = strategy_.world().generation;
   if (own_order)
@@ -153,12 +153,12 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
 DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
   const data::EpochOptions options{.epoch = number, .seed = seed_};
   const auto epoch = std::make_shared<const data::Epoch>(dataset_.epoch(options));
-  const auto world = std::make_shared<const World>(strategy_.world());
+  const auto topology = std::make_shared<const mesh::Topology>(strategy_.world());
   const InputPipelines pipelines = generation_ >= 0 ? meet(*epoch) : nullptr;
-  const int64_t count = pipelines ? steps_of(*pipelines, world->local) : epoch->num_batches();
+  const int64_t count = pipelines ? steps_of(*pipelines, topology->local) : epoch->num_batches();
   const bool leased = !pipelines && strategy_.next_batch();
-  detail::begin_epoch(*loader_, *epoch, world, pipelines, 0, leased ? 0 : count);
-  const auto cut = std::make_shared<std::shared_ptr<const World>>(world);
+  detail::begin_epoch(*loader_, *epoch, topology, pipelines, 0, leased ? 0 : count);
+  const auto cut = std::make_shared<std::shared_ptr<const mesh::Topology>>(topology);
   Batches::Next next = [=, *this](int64_t done) {
     cut_anew(*cut, *epoch, done + 1, count);
     return done + 1;
@@ -173,9 +173,9 @@ DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
   return {epoch, cut, std::move(next), count, pipelines, loader_};
 }
 
-// Where shares move: before step `next` of `count` of an epoch, which is cut as `world` says.
-void DistributedDataset::cut_anew(std::shared_ptr<const World>& world, const data::Epoch& epoch,
-                                  int64_t next, int64_t count) const {
+// Where shares move: before step `next` of `count` of an epoch, which is cut as `topology` says.
+void DistributedDataset::cut_anew(std::shared_ptr<const mesh::Topology>& topology,
+                                  const data::Epoch& epoch, int64_t next, int64_t count) const {
   MovingShares* const moving = strategy_.moving_shares();
   if (moving == nullptr || next >= count) return;
   if (ReplicaContext::current() != nullptr)
@@ -183,16 +183,15 @@ void DistributedDataset::cut_anew(std::shared_ptr<const World>& world, const dat
         "batches: shares that follow speeds or a file move between two runs, and here a loop goes "
         "from batch to batch inside run(); give each batch a run() of its own");
   moving->move();
-  if (world->shares == strategy_.world().shares) return;
-  world = std::make_shared<const World>(strategy_.world());
-  if (loader_->has(epoch, next)) detail::begin_epoch(*loader_, epoch, world, nullptr, next, count);
+  if (topology->shares == strategy_.world().shares) return;
+  topology = std::make_shared<const mesh::Topology>(strategy_.world());
+  if (loader_->has(epoch, next))
+    detail::begin_epoch(*loader_, epoch, topology, nullptr, next, count);
 }
 
 // Each worker tells the others how many batches it has, and how large they are.
 InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
-  Strategy strategy = strategy_;
-  const World& world = strategy.world();
-  if (world.generation != generation_)
+  if (strategy_.world().generation != generation_)
     throw UsageError(
         "the world was resized since this dataset of the worker's own was made; make it again");
   const int64_t count = epoch.num_batches();
@@ -203,16 +202,8 @@ InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
           "distribute: the worker's own dataset has batches of {} and of {} samples; all but the "
           "last have to be equal, so leave bucket_by_length() out",
           epoch.batch_size(0), epoch.batch_size(step)));
-  const at::Tensor own =
-      torch::tensor({{count, epoch.batch_size(0), epoch.batch_size(count - 1)}}, at::kLong);
-  const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(
-      std::vector<at::Tensor>(static_cast<size_t>(world.local), own), world.first_rank));
-  auto pipelines = std::make_shared<std::vector<InputPipeline>>();
-  for (int64_t rank = 0; rank < all.size(0); rank += world.local) {
-    const auto row = all.accessor<int64_t, 2>()[rank];
-    pipelines->push_back({row[0], row[1], row[2]});
-  }
-  return pipelines;
+  return std::make_shared<const std::vector<InputPipeline>>(strategy_.membership().all_of(
+      InputPipeline{count, epoch.batch_size(0), epoch.batch_size(count - 1)}));
 }
 
 int64_t InputContext::per_replica_batch_size(int64_t global_batch_size) const {
@@ -263,8 +254,8 @@ DistributedDataset Strategy::distribute_from_function(
     const std::function<data::Dataset(const InputContext&)>& fn) {
   require_cross_replica("distribute_from_function");
   require_workers_stay(*this, "distribute_from_function");
-  const InputContext context{.num_input_pipelines = world().size / world().local,
-                             .input_pipeline_id = worker(),
+  const InputContext context{.num_input_pipelines = world().processes(),
+                             .input_pipeline_id = world().process(),
                              .num_replicas_in_sync = world().size,
                              .seed = options().seed,
                              .local_replicas = world().local};

@@ -39,11 +39,12 @@ class DistributedBatch {
  public:
   /// `loader` has begun with this epoch; null: each replica computes its part when it asks for it.
   DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step,
-                   std::shared_ptr<const World> world, InputPipelines pipelines = nullptr,
+                   std::shared_ptr<const mesh::Topology> topology,
+                   InputPipelines pipelines = nullptr,
                    std::shared_ptr<data::Loader> loader = nullptr)
       : epoch_(std::move(epoch)),
         step_(step),
-        world_(std::move(world)),
+        topology_(std::move(topology)),
         pipelines_(std::move(pipelines)),
         loader_(std::move(loader)) {}
 
@@ -80,7 +81,7 @@ class DistributedBatch {
 
   std::shared_ptr<const data::Epoch> epoch_;
   int64_t step_;
-  std::shared_ptr<const World> world_;  // of the whole epoch: a batch copies no groups
+  std::shared_ptr<const mesh::Topology> topology_;
   InputPipelines pipelines_;
   std::shared_ptr<data::Loader> loader_;
 };
@@ -124,8 +125,8 @@ class DistributedDataset {
  private:
   Strategy strategy_;
   InputPipelines meet(const data::Epoch& epoch) const;
-  void cut_anew(std::shared_ptr<const World>& world, const data::Epoch& epoch, int64_t next,
-                int64_t count) const;
+  void cut_anew(std::shared_ptr<const mesh::Topology>& topology, const data::Epoch& epoch,
+                int64_t next, int64_t count) const;
 
   data::Dataset dataset_;
   int number_;
@@ -143,12 +144,12 @@ class DistributedDataset::Batches {
  public:
   /// Gives the next batch after `done` (-1: the first), or size() when there is none.
   using Next = std::function<int64_t(int64_t done)>;
-  /// `world`: that of the batch which `next` has given last.
+  /// `topology`: that of the batch which `next` has given last.
   Batches(std::shared_ptr<const data::Epoch> epoch,
-          std::shared_ptr<const std::shared_ptr<const World>> world, Next next, int64_t size,
-          InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
+          std::shared_ptr<const std::shared_ptr<const mesh::Topology>> topology, Next next,
+          int64_t size, InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
       : epoch_(std::move(epoch)),
-        world_(std::move(world)),
+        topology_(std::move(topology)),
         next_(std::move(next)),
         size_(size),
         pipelines_(std::move(pipelines)),
@@ -159,7 +160,7 @@ class DistributedDataset::Batches {
     using difference_type = std::ptrdiff_t;
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
     DistributedBatch operator*() const {
-      return {range_->epoch_, step_, *range_->world_, range_->pipelines_, range_->loader_};
+      return {range_->epoch_, step_, *range_->topology_, range_->pipelines_, range_->loader_};
     }
     iterator& operator++() {
       step_ = range_->next_(step_);
@@ -178,7 +179,7 @@ class DistributedDataset::Batches {
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
-  std::shared_ptr<const std::shared_ptr<const World>> world_;
+  std::shared_ptr<const std::shared_ptr<const mesh::Topology>> topology_;
   Next next_;
   int64_t size_;
   InputPipelines pipelines_;

@@ -1,10 +1,7 @@
 #include "tutti/strategy/membership/detail/agreement.h"
 
-#include <memory>
-
 #include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/engine/engine_meeting.h"
 
 namespace tutti::detail {
 namespace {
@@ -100,16 +97,6 @@ void require_same_lines(std::string_view operation, const std::map<int, std::str
                       "  worker {1} has {2}\n  worker {3} has {4}\n"
                       "  every worker makes the same calls, with the same options and data",
                       operation, first, lines->first, worker, lines->other));
-}
-
-void require_same_lines(const Workers& workers, std::string_view operation,
-                        const std::string& own) {
-  const auto group = std::make_shared<Group>(workers.group);
-  EngineMeeting meeting({group, &group->engine()}, workers.ranks);
-  std::map<int, std::string> by_worker;
-  for (std::string& text : meeting.exchange("agreement", own, Deadline(workers.limit)))
-    by_worker.emplace(static_cast<int>(by_worker.size()), std::move(text));
-  require_same_lines(operation, by_worker);
 }
 
 }  // namespace tutti::detail

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -36,13 +35,12 @@ RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
   return facts;
 }
 
-std::string text_of(const RankOnGpu& facts) {
-  return dump_json(nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda,
-                                          facts.machine, facts.gpu, facts.process, facts.sums}));
+nlohmann::json json_of(const RankOnGpu& facts) {
+  return nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
+                                facts.gpu, facts.process, facts.sums});
 }
 
-RankOnGpu facts_from(const std::string& text) {
-  const auto read = parse_json(text);
+RankOnGpu facts_from(const nlohmann::json& read) {
   return {.on_gpu = read[0],
           .has_nccl = read[1],
           .nccl = read[2],
@@ -74,20 +72,14 @@ std::shared_ptr<Engine> engine_of(const Group& group) {
   return {kept, &kept->engine()};
 }
 
-std::vector<RankOnGpu> tell_each_other(World& world, const DeviceGroupsChoice& choice) {
+std::vector<RankOnGpu> tell_each_other(const World& world, const DeviceGroupsChoice& choice) {
+  nlohmann::json own = nlohmann::json::array();
+  const std::vector<DeviceQueue> nowhere(static_cast<size_t>(world.local));
+  for (const DeviceQueue& queue : world.on_devices() ? world.queues : nowhere)
+    own.push_back(json_of(facts_of(queue, choice)));
   std::vector<RankOnGpu> all;
-  for_each_local(world, [&](int local) {
-    const auto place = static_cast<size_t>(local);
-    std::vector<int> everybody(static_cast<size_t>(world.size));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    EngineMeeting meeting(engine_of(world.groups[place]), everybody);
-    const DeviceQueue nowhere;
-    const DeviceQueue& queue = world.on_devices() ? world.queues[place] : nowhere;
-    const auto texts =
-        meeting.exchange("gpus", text_of(facts_of(queue, choice)), Deadline(world.time_limit));
-    if (local == 0)
-      for (const std::string& text : texts) all.push_back(facts_from(text));
-  });
+  for (const auto& [worker, words] : Membership(world).words_of_all(dump_json(own)))
+    for (const nlohmann::json& facts : parse_json(words)) all.push_back(facts_from(facts));
   return all;
 }
 

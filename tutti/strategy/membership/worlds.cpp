@@ -104,28 +104,9 @@ World multi_worker_world(StrategyOptions& options) {
 
 /// The same number of threads everywhere: results depend on it. It is that of the fullest host, or
 /// of the worker that may use the fewest cores.
-int common_threads(const StrategyOptions& options, World& world) {
-  int32_t threads = threads_for(options, world.here);
-  if (world.one_process() || world.apart) return threads;
-  detail::for_each_local(world, [&](int local) {
-    int32_t least = threads;
-    world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
-                                       options.time_limit);
-    if (local == 0) threads = least;
-  });
-  return threads;
-}
-
-// Whether so on one worker at least.
-bool anybody(World& world, bool here) {
-  bool found = here;
-  detail::for_each_local(world, [&](int local) {
-    int32_t most = here ? 1 : 0;
-    world.groups[local].all_reduce_now(span_of(std::span(&most, 1)), ReduceOp::max,
-                                       world.time_limit);
-    if (local == 0) found = most != 0;
-  });
-  return found;
+int common_threads(const StrategyOptions& options, const Membership& members) {
+  const int threads = threads_for(options, members.topology().here);
+  return members.in_step() ? std::ranges::min(members.all_of(threads)) : threads;
 }
 
 // As they would be in a group over all workers: launchers start as many workers on each host.
@@ -211,7 +192,6 @@ void deal_out(World& world, const mesh::Mesh& mesh) {
   world.mesh = mesh;
   if (mesh.model_ranks() == 1) return;
   require_even(mesh, world);
-  world.model_ranks = mesh.model_ranks();
   join_mesh_groups(world);
 }
 
@@ -224,32 +204,26 @@ mesh::Mesh mesh_of(StrategyOptions& options) {
 
 }  // namespace
 
-Workers workers_of(const World& world) {
-  Workers workers{world.groups.at(0), {}, world.time_limit};
-  for (int rank = 0; rank < world.size; rank += world.local) workers.ranks.push_back(rank);
-  return workers;
-}
-
-void require_same_data(const World& world, std::string_view operation, std::string_view what,
+void require_same_data(const Membership& members, std::string_view operation, std::string_view what,
                        const data::Dataset& dataset, uint64_t seed) {
-  if (world.apart || world.one_process()) return;
+  if (!members.in_step()) return;
   AgreedLines lines;
   add_shape(lines, what, dataset);
   add_digest(lines, what, dataset, seed);
-  require_same_lines(workers_of(world), operation, lines.text());
+  members.require_same(operation, lines.text());
 }
 
 // Before anything is done by them. Workers that meet at servers alone tell these.
 // Who names devices may name others than the next worker; what "auto" finds has to be alike.
-static void require_same_options(World& world, const StrategyOptions& options,
+static void require_same_options(const Membership& members, std::string words,
+                                 const StrategyOptions& options,
                                  const std::vector<DeviceSpec>& devices) {
-  if (world.one_process() || world.apart) return;
+  if (!members.in_step()) return;
   const bool on_gpus = std::ranges::any_of(
       devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
-  std::string words = world.asked;
-  if (anybody(world, options.device == "auto"))
+  if (members.anybody(options.device == "auto"))
     words = fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + words;
-  require_same_lines(workers_of(world), "strategy", words);
+  members.require_same("strategy", words);
 }
 
 World make_world(StrategyOptions& options) {
@@ -263,13 +237,14 @@ World make_world(StrategyOptions& options) {
                                          : mirrored_world(options, elsewhere ? devices.size() : 0);
   world.time_limit = options.time_limit;
   world.asked = strategy_words(options, options.replicas);
-  require_same_options(world, options, devices);
+  const Membership members(world);
+  require_same_options(members, world.asked, options, devices);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;
   if (world.one_process()) world.here = std::max(world.here, world.size);
-  options.threads_per_replica = common_threads(options, world);
+  options.threads_per_replica = common_threads(options, members);
   place_on_devices(world, options, devices);
   require_together(options, {}, {}, {.gpus = world.on_devices()});
   if (!world.in_turn()) deal_out(world, options.mesh.empty() ? mesh::Mesh(world.size) : mesh);
@@ -277,7 +252,7 @@ World make_world(StrategyOptions& options) {
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
                     world.shares.size(), world.num_replicas()));
-  if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
+  if (options.kind == "multi_worker" && members.in_step() && members.anybody(world.on_devices()))
     make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
   else
     require_together(options, {}, {}, {.nccl = false});

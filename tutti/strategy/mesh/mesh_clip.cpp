@@ -42,7 +42,7 @@ MeshClip::MeshClip(const World& world, const WholeModel& whole, const optim::Cli
       const auto entry = std::ranges::find(all, name, &WholeModel::Entry::name);
       const Piece piece = whole.piece_of(local, name);
       const bool counts = std::ranges::any_of(entry->holders, [&](const auto& holder) {
-        return holder.rank == rank % world.model_ranks && holder.piece.begin == piece.begin;
+        return holder.rank == rank % world.model_ranks() && holder.piece.begin == piece.begin;
       });
       own.parameters.push_back({.entry = static_cast<size_t>(entry - all.begin()),
                                 .piece = piece,

@@ -71,7 +71,7 @@ class MeshUpdater final : public Updater, public Gathers {
               const PartUpdaterFactory& make, const optim::Clip& clip)
       : whole_(whole),
         first_rank_(world.first_rank),
-        model_ranks_(world.model_ranks),
+        model_ranks_(world.model_ranks()),
         all_(world.groups),
         limit_(world.time_limit) {
     for (int local = 0; local < world.local; ++local) {

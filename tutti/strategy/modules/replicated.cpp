@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/queues/host_copies.h"
 #include "tutti/queues/out_of_memory.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/tensors.h"
 
@@ -162,19 +163,19 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory, const M
   State& state = *state_;
   const World& world = state.strategy.world();
   state.make_until(world.local);
-  if (world.model_ranks == 1 && (world.one_process() || world.apart)) {
+  if (world.model_ranks() == 1 && !state.strategy.membership().in_step()) {
     state.agree_inside(1);
   } else {
     state.require_own_parameters();
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];
       const Group alike =
-          world.model_ranks == 1 ? replica.group() : replica.group_of(mesh::Axis::data);
+          world.model_ranks() == 1 ? replica.group() : replica.group_of(mesh::Axis::data);
       detail::compare_over_group(alike, detail::describe(module), world.time_limit);
       detail::broadcast_values(alike, module, 0, world.time_limit);
     });
   }
-  if (world.model_ranks > 1)
+  if (world.model_ranks() > 1)
     state.whole = std::make_unique<WholeModel>(state.strategy, state.modules, parts);
   state.strategy.follow(state_);
 }
@@ -206,7 +207,7 @@ namespace {
 void take_first(Strategy& strategy, const at::Tensor& value) {
   const MemorySpan span = span_of(value);
   auto* const bytes = static_cast<std::byte*>(span.data);
-  const auto all = strategy.meet({bytes, static_cast<size_t>(value.nbytes())});
+  const auto all = strategy.membership().exchange({bytes, static_cast<size_t>(value.nbytes())});
   std::ranges::copy(all.begin()->second, bytes);
 }
 
@@ -248,18 +249,13 @@ NamedTensors ReplicatedModules::merged_buffers() const {
       merged.emplace_back(each[0][i].first, strategy.reduce(ReduceOp::mean, all));
       continue;
     }
-    std::vector<at::Tensor> copies = on_host(
-        values, Deadline(patience_with_device(world.time_limit)), "buffers of the replicas");
-    for (at::Tensor& copy : copies) copy = copy.detach().contiguous().clone();
-    if (world.apart)
-      take_first(strategy, copies[0]);
-    else if (!world.one_process())
-      strategy.run([&](ReplicaContext& replica) {
-        replica.group()
-            .broadcast(span_of(copies[replica.local_rank()]), 0, world.time_limit)
-            .wait(world.time_limit);
-      });
-    merged.emplace_back(each[0][i].first, copies[0]);
+    const at::Tensor first =
+        on_host(values[0], Deadline(patience_with_device(world.time_limit)), "a replica's buffer")
+            .detach()
+            .contiguous()
+            .clone();
+    take_first(strategy, first);
+    merged.emplace_back(each[0][i].first, first);
   }
   return merged;
 }

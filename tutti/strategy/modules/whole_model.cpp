@@ -109,7 +109,7 @@ WholeModel::WholeModel(Strategy strategy,
       }
   }
   const auto told = told_by_all(strategy_, own);
-  for (int rank = 0; rank < strategy_.world().model_ranks; ++rank) {
+  for (int rank = 0; rank < strategy_.world().model_ranks(); ++rank) {
     const Json both = parse_json(told[static_cast<size_t>(rank)]);
     add_to(parameters_, both[0], rank);
     add_to(buffers_, both[1], rank);

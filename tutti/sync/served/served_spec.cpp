@@ -24,10 +24,10 @@ std::filesystem::path restored_snapshot() {
 }
 
 // Replicas that are not in sync with other workers' count as those of a host of their own.
-ReductionShape shape_of_all(const World& world, const ServedPlace& place,
+ReductionShape shape_of_all(const mesh::Topology& topology, const ServedPlace& place,
                             const ServedOptions& options) {
-  if (options.staleness.synchronous()) return world.shape;
-  return ReductionShape::hosts(std::vector<int>(place.num_workers, world.local));
+  if (options.staleness.synchronous()) return topology.shape;
+  return ReductionShape::hosts(std::vector<int>(place.num_workers, topology.local));
 }
 
 bool has_host_sums(const World& world, const ServedPlace& place, const ServedOptions& options) {

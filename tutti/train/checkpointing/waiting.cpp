@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -27,14 +26,14 @@ constexpr Millis kLeastBeforeSteps{600'000};
 
 // The same on all workers.
 Checkpointing::Meeting Checkpointing::meet(const Meeting& own) {
-  const World& world = model_.strategy.world();
-  if (world.one_process()) return own;
-  const std::array<double, 4> flags{static_cast<double>(own.busy_worker),
-                                    static_cast<double>(own.failed_worker), own.asked ? 1.0 : 0.0,
-                                    own.late ? 1.0 : 0.0};
-  const std::vector<std::array<double, 4>> each(static_cast<size_t>(world.local), flags);
-  const auto all = model_.strategy.reduce(ReduceOp::max, PerReplica(each, world.first_rank));
-  return {static_cast<int>(all[0]), static_cast<int>(all[1]), all[2] > 0, all[3] > 0};
+  Meeting all = own;
+  for (const Meeting& one : model_.strategy.membership().all_of(own)) {
+    all.busy_worker = std::max(all.busy_worker, one.busy_worker);
+    all.failed_worker = std::max(all.failed_worker, one.failed_worker);
+    all.asked = all.asked || one.asked;
+    all.late = all.late || one.late;
+  }
+  return all;
 }
 
 Checkpointing::Waited Checkpointing::wait_together(const std::function<bool(Millis)>& ready,

@@ -76,7 +76,7 @@ void Fit::take_up_checkpoints() {
 
 // On a mesh the ranks that have one part of the model add its gradients.
 static std::string shape_of_replicas(const World& world) {
-  if (world.model_ranks == 1) return world.shape.to_string();
+  if (world.model_ranks() == 1) return world.shape.to_string();
   return world.mesh_groups[0].data.reduction_shape().to_string();
 }
 
@@ -146,7 +146,7 @@ CheckpointManifest Fit::facts() const {
                            .replicas = world.num_replicas(),
                            .workers = world.size / world.local,
                            .reduction_shape = shape_of_replicas(world),
-                           .mesh = world.model_ranks > 1 ? world.mesh.to_string() : "",
+                           .mesh = world.model_ranks() > 1 ? world.mesh.to_string() : "",
                            .microbatches = options_.microbatches,
                            .tensor_blocks = world.tensor_blocks,
                            .threads_per_replica = strategy.options().threads_per_replica,

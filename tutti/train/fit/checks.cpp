@@ -127,16 +127,16 @@ void check_shares(const Model::State& model, const data::Dataset& train,
     require_batch_norms(model, train, options, moving->schedule().at(change.step));
 }
 
-void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
+void warn_of_idle_replicas(const data::Dataset& train, const mesh::Topology& topology) {
   const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
   int idle = 0;
-  for (int replica = 0; replica < world.num_replicas(); ++replica)
-    if (data::share(batch, world.num_replicas(), replica, world.shares).size() == 0) ++idle;
-  if (idle == 0 || !world.chief) return;
+  for (int replica = 0; replica < topology.num_replicas(); ++replica)
+    if (data::share(batch, topology.num_replicas(), replica, topology.shares).size() == 0) ++idle;
+  if (idle == 0 || !topology.chief) return;
   log_once("fit: replicas without samples", LogLevel::warning,
            "fit: {} of {} replicas have no sample in any step, since a global batch has {}; the "
            "weights are those of the others, but fewer replicas or a larger batch would be faster",
-           idle, world.num_replicas(), batch);
+           idle, topology.num_replicas(), batch);
 }
 
 }  // namespace

@@ -134,14 +134,18 @@ void Fit::raise(const Epoch& epoch, const Totals& totals) {
                                   history_.steps));
 }
 
+// Of the first worker that has something to say. Collective over workers.
+static std::string first_said(const Membership& members, const std::string& own) {
+  for (const auto& [worker, words] : members.words_of_all(own))
+    if (!words.empty()) return words;
+  return {};
+}
+
 void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
-  const auto first_of = [](const std::vector<std::string>& all) {
-    const auto found = std::ranges::find_if(all, [](const auto& words) { return words != ""; });
-    return found == all.end() ? std::string() : *found;
-  };
-  std::string first = first_of(not_finite_);
-  if (callbacks_->together() && !epoch.world->one_process())
-    first = first_of(texts_of_all(model_.strategy, first));
+  const auto found =
+      std::ranges::find_if(not_finite_, [](const std::string& words) { return !words.empty(); });
+  std::string first = found == not_finite_.end() ? "" : *found;
+  if (callbacks_->together()) first = first_said(model_.strategy.membership(), first);
   const std::string words = fmt::format(
       "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",
       epoch.number + 1, options_.epochs, step + 1, epoch.steps, first);
@@ -155,10 +159,7 @@ std::string Fit::bad_on_any_rank() const {
   std::string found;
   for (int local = 0; local < model_.modules.size() && found.empty(); ++local)
     found = bad_parameter(*model_.modules.module(local));
-  if (model_.strategy.world().one_process()) return found;
-  for (const std::string& words : texts_of_all(model_.strategy, found))
-    if (!words.empty()) return words;
-  return {};
+  return first_said(model_.strategy.membership(), found);
 }
 
 // A gradient may be bad where the loss is not. The next step's loss shows it; after the last one

@@ -136,7 +136,7 @@ void Fit::say_who_trains() const {
   const std::string shares = fmt::format("{}", fmt::join(world.shares, ","));
   emit("train.begin", {{"strategy", std::string_view(options.kind)},
                        {"ranks", int64_t{world.size}},
-                       {"model_ranks", int64_t{world.model_ranks}},
+                       {"model_ranks", int64_t{world.model_ranks()}},
                        {"in_turn", int64_t{world.in_turn()}},
                        {"on_devices", int64_t{world.on_devices()}},
                        {"shard", std::string_view(options.shard)},
@@ -193,11 +193,12 @@ void Fit::agree() {
   if (is_alone(strategy)) return;
   const std::string words = fit_words(compiled_, train_, options_, seed_);
   require_same_words(strategy, "fit", words);
-  share_caches(world, train_);
-  if (options_.validation) share_caches(world, *options_.validation);
-  require_same_data(world, "fit", "training data", train_, seed_);
+  const Membership& members = strategy.membership();
+  share_caches(members, train_);
+  if (options_.validation) share_caches(members, *options_.validation);
+  require_same_data(members, "fit", "training data", train_, seed_);
   if (options_.validation)
-    require_same_data(world, "fit", "validation data", *options_.validation, seed_);
+    require_same_data(members, "fit", "validation data", *options_.validation, seed_);
   if (compiled_.optimizer.updater().parts().client == nullptr || !(world.apart || course_.by_lease))
     return;
   AgreedLines lines;
@@ -205,7 +206,7 @@ void Fit::agree() {
   if (options_.validation) add_digest(lines, "validation data", *options_.validation, seed_);
   asked_ = world.asked + words + lines.text();
   // Who comes again begins behind that meeting.
-  if (world.apart && version() == 0) require_same_at_servers(strategy, "fit", asked_);
+  if (world.apart && version() == 0) members.require_same("fit", asked_);
 }
 
 void Fit::say_what_is_not_planned() const {
@@ -244,7 +245,7 @@ Totals Fit::run_batch() {
         "wait for the others' parts of a batch; use fit()");
   require_same_words(model_.strategy, "train_on_batch",
                      fit_words(compiled_, train_, options_, seed_));
-  require_same_data(model_.strategy.world(), "train_on_batch", "the batch", train_, seed_);
+  require_same_data(model_.strategy.membership(), "train_on_batch", "the batch", train_, seed_);
   model_.modules.train(true);
   last_ = Clock::now();
   Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
@@ -273,7 +274,7 @@ void Fit::run_epoch(const EpochPlan& plan) {
   if (!all || all->samples == 0) return;
   if (each[0].bad_step < 0) look_at_parameters(epoch);
   if (epoch.world->apart) {
-    const bool shows = model_.strategy.those_here().chief;
+    const bool shows = model_.strategy.membership().those_here().chief;
     if (shows != shows_) {
       speak(shows);
       callbacks_->be_chief(shows);

@@ -31,7 +31,7 @@ class InStep : public Pace {
 
  protected:
   /// Replicas that end at the same step.
-  virtual int together(const World& world) const { return world.size; }
+  virtual int together(const mesh::Topology& all) const { return all.size; }
   virtual int64_t step_after(const Epoch&, int64_t step) const { return step + 1; }
 
   Fit& fit_;
@@ -70,7 +70,7 @@ class InStepButLost final : public InStep {
   bool all_meet() const noexcept override { return false; }
 
  private:
-  int together(const World& world) const override { return world.local; }
+  int together(const mesh::Topology& all) const override { return all.local; }
 };
 
 /// Servers leave out whoever is late: it goes on at the step that the others are at.
@@ -88,7 +88,7 @@ class InStepButLate final : public InStep {
 
  private:
   // Nobody waits for the slowest, here neither.
-  int together(const World&) const override { return 1; }
+  int together(const mesh::Topology&) const override { return 1; }
   int64_t step_after(const Epoch& epoch, int64_t step) const override {
     return std::max(step + 1, fit_.version() - epoch.first_update);
   }

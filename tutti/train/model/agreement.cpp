@@ -60,11 +60,6 @@ std::string large_batch_words(const std::optional<LargeBatch>& large) {
                      zero_last_norms ? ", last norms 0" : "");
 }
 
-bool meet(const Strategy& strategy) {
-  const World& world = strategy.world();
-  return !world.apart && !world.one_process();
-}
-
 // The ranks of a mesh have other modules each; the graph is of all of them.
 void add_model(AgreedLines& lines, const Model::State& model) {
   if (model.graph)
@@ -76,7 +71,7 @@ void add_model(AgreedLines& lines, const Model::State& model) {
 }  // namespace
 
 bool is_alone(const Strategy& strategy) {
-  return strategy.world().one_process() && !strategy.options().uses_servers();
+  return strategy.membership().alone() && !strategy.options().uses_servers();
 }
 
 std::string compile_words(const CompileOptions& options, const Goals& goals,
@@ -140,41 +135,8 @@ std::string evaluate_words(const data::LoaderOptions& loader) {
 }
 
 void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own) {
-  if (meet(strategy)) require_same_lines(workers_of(strategy.world()), operation, own);
-}
-
-void require_same_at_servers(Strategy& strategy, std::string_view operation,
-                             const std::string& own) {
-  std::map<int, std::string> by_worker;
-  for (const auto& [worker, bytes] : strategy.meet(std::as_bytes(std::span(own))))
-    by_worker.emplace(worker,
-                      std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  require_same_lines(operation, by_worker);
-}
-
-std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own) {
-  const World& world = strategy.world();
-  std::vector<std::string> texts;
-  strategy.run([&](ReplicaContext& replica) {
-    const auto gathered = [&](auto mine, auto& all) {
-      replica.group()
-          .all_gather(span_of(std::span(mine)), span_of(std::span(all)), world.time_limit)
-          .wait(world.time_limit);
-    };
-    std::vector<int64_t> lengths(static_cast<size_t>(world.size));
-    gathered(std::array{std::ssize(own)}, lengths);
-    const auto longest = static_cast<size_t>(std::ranges::max(lengths));
-    std::vector<uint8_t> padded(own.begin(), own.end());
-    padded.resize(longest);
-    std::vector<uint8_t> all(longest * lengths.size());
-    if (longest > 0) gathered(std::move(padded), all);
-    if (replica.local_rank() != 0) return;
-    for (size_t rank = 0; rank < lengths.size(); ++rank) {
-      const auto text = std::span(all).subspan(rank * longest, static_cast<size_t>(lengths[rank]));
-      texts.emplace_back(text.begin(), text.end());
-    }
-  });
-  return texts;
+  const Membership& members = strategy.membership();
+  if (members.in_step()) members.require_same(operation, own);
 }
 
 }  // namespace tutti::detail

@@ -33,13 +33,13 @@ class Evaluation {
     detail::require_here(*model.modules.module(replica.local_rank()), replica);
   }
 
-  Totals over(const std::shared_ptr<const World>& world) {
+  Totals over(const std::shared_ptr<const mesh::Topology>& topology) {
     const at::NoGradGuard no_grad;
-    if (model_.modules.whole() != nullptr) return on_mesh(world);
+    if (model_.modules.whole() != nullptr) return on_mesh(topology);
     for (int64_t step = 0; step < epoch_->num_batches(); ++step) {
       totals_.signal = stop_requested();
       if (totals_.signal != 0) break;
-      const DistributedBatch batch(epoch_, step, world, nullptr, loader_);
+      const DistributedBatch batch(epoch_, step, topology, nullptr, loader_);
       if (batch.local_size(replica_) == 0) continue;
       detail::at_batch({operation_, *epoch_, batch, replica_}, [&] { add(batch); });
       late_.poll(patience());
@@ -49,8 +49,8 @@ class Evaluation {
   }
 
   // All ranks of a replica go through all batches: none ends before the others.
-  Totals on_mesh(const std::shared_ptr<const World>& world) {
-    detail::forward_on_mesh(model_, replica_, {operation_, epoch_, world},
+  Totals on_mesh(const std::shared_ptr<const mesh::Topology>& topology) {
+    detail::forward_on_mesh(model_, replica_, {operation_, epoch_, topology},
                             [&](const DistributedBatch& batch, const detail::Tensors& columns,
                                 const detail::Tensors& outputs) {
                               count(batch, detail::parts_of(columns, model_.num_inputs, goals()),
@@ -110,20 +110,20 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
   const auto loader =
       detail::make_loader(loader_options, strategy.world(), strategy.options().threads_per_replica);
   const detail::EvaluationMode mode(modules);
-  std::shared_ptr<const World> world;
+  std::shared_ptr<const mesh::Topology> topology;
   const auto own = [&](ReplicaContext& replica) {
-    return Evaluation(*this, operation, epoch, loader, replica).over(world);
+    return Evaluation(*this, operation, epoch, loader, replica).over(topology);
   };
   Totals all;
   do {  // again without those who were lost on the way
-    world = std::make_shared<const World>(strategy.those_here());
-    detail::begin_epoch(*loader, *epoch, world, nullptr, 0, epoch->num_batches());
+    topology = std::make_shared<const mesh::Topology>(strategy.membership().those_here());
+    detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
     all = detail::sum_over_world(strategy, compiled->goals, strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
-  } while (world->apart && all.samples < epoch->num_samples());
+  } while (strategy.world().apart && all.samples < epoch->num_samples());
   for (const std::string& sample : loader->report().replaced)
     log_once(fmt::format("{} {}", operation, sample), LogLevel::warning,
              "{}: another sample in place of {}", operation, sample);
@@ -135,7 +135,7 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
   data::check_options(loader);
   state_->check_data("evaluate", dataset, true);
   detail::require_same_words(state_->strategy, "evaluate", detail::evaluate_words(loader));
-  detail::require_same_data(state_->strategy.world(), "evaluate", "data", dataset,
+  detail::require_same_data(state_->strategy.membership(), "evaluate", "data", dataset,
                             state_->strategy.options().seed);
   state_->refresh();
   return state_->evaluate("evaluate", dataset, loader);

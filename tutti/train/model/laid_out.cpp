@@ -110,18 +110,14 @@ LaidOut::LaidOut(const Strategy& strategy, parallel::ModelLayout layout)
     : strategy_(strategy), layout_(std::move(layout)) {
   const World& world = strategy.world();
   mesh_ = world.mesh;
-  deals_out_ = world.model_ranks > 1 || world.tensor_blocks > 1 || layout_.recompute.in_layers();
+  deals_out_ = world.model_ranks() > 1 || world.tensor_blocks > 1 || layout_.recompute.in_layers();
   if (!deals_out_) return;
   tensor_groups_.resize(static_cast<size_t>(world.local));
-  const auto make = [&](int local) {
+  for_each_local(world, [&](int local) {
     const auto number = static_cast<size_t>(local);
     const Group group = world.mesh_groups.empty() ? Group() : world.mesh_groups[number].tensor;
     tensor_groups_[number] = parallel::TensorGroup(group, world.tensor_blocks, world.time_limit);
-  };
-  if (world.in_turn())
-    for (int local = 0; local < world.local; ++local) make(local);
-  else
-    for_each_local(world, make);
+  });
 }
 
 // A world that grows has no mesh: nobody shares a model there.

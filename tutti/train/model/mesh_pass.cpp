@@ -13,7 +13,7 @@ class Batches {
       : model_(model), replica_(replica), pass_(pass) {
     const int64_t end = std::min(first + count, pass.epoch->num_batches());
     for (int64_t step = first; step < end; ++step)
-      batches_.emplace_back(pass.epoch, step, pass.world, nullptr, nullptr);
+      batches_.emplace_back(pass.epoch, step, pass.topology, nullptr, nullptr);
     columns_.resize(batches_.size());
   }
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <numeric>
 
-#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
@@ -71,22 +71,12 @@ std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
 }  // namespace
 
 double sum_over_workers(Strategy& strategy, double own) {
-  const World& world = strategy.world();
-  std::vector<double> each(static_cast<size_t>(world.local), 0.0);
-  each[0] = own;
-  return strategy.reduce(ReduceOp::sum, PerReplica<double>(std::move(each), world.first_rank));
+  const std::vector<double> all = strategy.membership().all_of(own);
+  return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
 void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what) {
-  const World& world = strategy.world();
-  double failures = own ? 1 : 0;
-  if (world.apart ? strategy.can_meet() : !world.one_process())
-    failures = sum_over_workers(strategy, failures);
-  if (own) std::rethrow_exception(own);
-  if (failures > 0) {
-    throw FailedElsewhere(
-        fmt::format("{}: failed on another worker; its own message says why", what));
-  }
+  strategy.membership().agree_on_failure(own, what);
 }
 
 }  // namespace detail

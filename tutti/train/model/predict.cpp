@@ -87,10 +87,11 @@ at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
 }
 
 /// All rows of one output, from all workers; undefined when some were lost on the way. Collective.
-at::Tensor rows_over_world(Strategy& strategy, const World& world,
-                           const std::vector<RowParts>& each, size_t output, int64_t num_rows) {
+at::Tensor rows_over_world(Strategy& strategy, const std::vector<RowParts>& each, size_t output,
+                           int64_t num_rows) {
   const auto [all, filled] =
       rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
+  const World& world = strategy.world();
   if (!world.apart) return world.one_process() ? all : sum_of(strategy, all);
   // Beside each row whether somebody has filled it.
   const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, -1}), filled}, 1));
@@ -196,11 +197,15 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
 std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
-  detail::require_same_data(state.strategy.world(), "predict", "data", dataset,
+  detail::require_same_data(state.strategy.membership(), "predict", "data", dataset,
                             state.strategy.options().seed);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
-  auto world = std::make_shared<const World>(state.strategy.those_here());
-  const auto loader = detail::make_loader({}, *world, state.strategy.options().threads_per_replica);
+  const auto those_here = [&] {
+    return std::make_shared<const mesh::Topology>(state.strategy.membership().those_here());
+  };
+  auto topology = those_here();
+  const auto loader =
+      detail::make_loader({}, state.strategy.world(), state.strategy.options().threads_per_replica);
   const auto inputs = static_cast<size_t>(state.num_inputs);
   const detail::EvaluationMode mode(state.modules);
   const auto own = [&](ReplicaContext& replica) {
@@ -208,7 +213,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     detail::require_here(*state.modules.module(replica.local_rank()), replica);
     detail::RowParts parts;
     if (state.modules.whole() != nullptr) {
-      detail::forward_on_mesh(state, replica, {"predict", epoch, world},
+      detail::forward_on_mesh(state, replica, {"predict", epoch, topology},
                               [&](const DistributedBatch& batch, const detail::Tensors&,
                                   const detail::Tensors& outputs) {
                                 parts.emplace_back(
@@ -219,7 +224,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     }
     LateReads late(replica.queue());
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
-      const DistributedBatch batch(epoch, step, world, nullptr, loader);
+      const DistributedBatch batch(epoch, step, topology, nullptr, loader);
       if (batch.local_size(replica) == 0) continue;
       detail::at_batch({"predict", *epoch, batch, replica}, [&] {
         const auto columns =
@@ -237,18 +242,17 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     return parts;
   };
   while (true) {
-    detail::begin_epoch(*loader, *epoch, world, nullptr, 0, epoch->num_batches());
+    detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
     const auto each = state.strategy.run(own).values();
     const size_t outputs = detail::count_of_outputs(state.strategy, each);
     detail::Tensors all;
     bool complete = true;
     for (size_t output = 0; output < outputs; ++output) {
-      all.push_back(
-          detail::rows_over_world(state.strategy, *world, each, output, epoch->num_samples()));
+      all.push_back(detail::rows_over_world(state.strategy, each, output, epoch->num_samples()));
       complete = complete && all.back().defined();
     }
     if (complete) return all;
-    world = std::make_shared<const World>(state.strategy.those_here());
+    topology = those_here();
   }
 }
 

@@ -44,7 +44,6 @@ class NcclHierEngine final : public Engine {
   int size() const noexcept override { return parts_.size; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
   bool follows_shape() const noexcept override { return false; }
-  bool one_process() const noexcept override { return false; }
   bool reaches(const Place& place) const noexcept override { return inside_->reaches(place); }
 
   Ticket submit(std::span<const Operation> batch) override;

@@ -6,20 +6,21 @@
 
 #include "tutti/data/loader/loader.h"
 #include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/membership/membership.h"
 
 namespace tutti::detail {
 
 /// The samples of rank `rank`'s replica in a global batch of so many.
-data::Share share_of(int64_t global_size, const World& world, int rank);
+data::Share share_of(int64_t global_size, const mesh::Topology& topology, int rank);
 
-/// Those of microbatch `number`, counted over all replicas: replica r has the World::microbatches
-/// from r * World::microbatches on. So any number of replicas with as many microbatches together
-/// cuts a batch alike.
-data::Share microbatch_of(int64_t global_size, const World& world, int number);
+/// Those of microbatch `number`, counted over all replicas: replica r has the
+/// Topology::microbatches from r * Topology::microbatches on. So any number of replicas with as
+/// many microbatches together cuts a batch alike.
+data::Share microbatch_of(int64_t global_size, const mesh::Topology& topology, int number);
 
-/// Batch `step` as replica `local` of this worker takes it. Nothing for a worker that this world
-/// has lost (Strategy::those_here).
-data::BatchPart part_of(const data::Epoch& epoch, const World& world,
+/// Batch `step` as replica `local` of this worker takes it. Nothing for a worker that has no part
+/// in it (Membership::those_here).
+data::BatchPart part_of(const data::Epoch& epoch, const mesh::Topology& topology,
                         const InputPipelines& pipelines, int64_t step, int local);
 
 std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
@@ -27,10 +28,11 @@ std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, co
 
 /// What the dataset keeps in memory is from now on kept once for the workers of a host. Collective
 /// over workers, where they are in step; elsewhere each keeps its own.
-void share_caches(const World& world, const data::Dataset& dataset);
+void share_caches(const Membership& members, const data::Dataset& dataset);
 
 /// Steps [first, end) of the epoch, in order; first == end: those that expect() will name.
-void begin_epoch(data::Loader& loader, const data::Epoch& epoch, std::shared_ptr<const World> world,
-                 InputPipelines pipelines, int64_t first, int64_t end);
+void begin_epoch(data::Loader& loader, const data::Epoch& epoch,
+                 std::shared_ptr<const mesh::Topology> topology, InputPipelines pipelines,
+                 int64_t first, int64_t end);
 
 }  // namespace tutti::detail

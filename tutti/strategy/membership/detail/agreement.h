@@ -6,9 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "tutti/comm/group/group.h"
 #include "tutti/strategy/choice/options.h"
 
 namespace tutti::detail {
@@ -17,18 +15,8 @@ namespace tutti::detail {
 /// are all of the job. Throws UsageError for a file of shares that is none.
 std::string strategy_words(const StrategyOptions& options, int replicas);
 
-/// A group that has all workers, and the rank of each in it.
-struct Workers {
-  Group group;
-  std::vector<int> ranks;
-  Millis limit;
-};
-
 /// A Mismatch when the lines of a worker, by its number, differ from the first one's, with the
 /// first that does. It begins with `operation`: "fit".
 void require_same_lines(std::string_view operation, const std::map<int, std::string>& by_worker);
-
-/// The same, on every worker, of what each says. Collective over them.
-void require_same_lines(const Workers& workers, std::string_view operation, const std::string& own);
 
 }  // namespace tutti::detail

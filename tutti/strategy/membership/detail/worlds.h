@@ -8,6 +8,7 @@
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 #include "tutti/strategy/membership/detail/data_agreement.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
 
@@ -55,13 +56,10 @@ std::vector<std::vector<int>> owners_by_host(const std::vector<RankOnGpu>& ranks
 /// where hier was asked for and cannot be.
 void make_device_groups(World& world, const DeviceGroupsChoice& choice = {});
 
-/// Those of a world of several processes whose replicas meet.
-Workers workers_of(const World& world);
-
 /// A Mismatch on every worker where one has another dataset than the first one, with the first line
 /// of these that differs: "fit: worker 1 ... training data, class 1: wasp". Collective over workers
 /// in step; elsewhere nothing.
-void require_same_data(const World& world, std::string_view operation, std::string_view what,
+void require_same_data(const Membership& members, std::string_view operation, std::string_view what,
                        const data::Dataset& dataset, uint64_t seed);
 
 /// What the launcher says of a job with parameter servers; of any other nothing.

@@ -16,6 +16,7 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/membership/detail/agreement.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/strategy/modules/replicated.h"
 #include "tutti/strategy/optimizer/detail/stale_reads.h"
 #include "tutti/sync/detail/gradient_sum.h"
@@ -91,7 +92,7 @@ struct Optimizer::State final : WorldMember {
   void join_workers() {
     if (updater->parts().client == nullptr) return;
     if (!updater->parts().client->spec().staleness.synchronous()) lend_batches();
-    if (strategy.world().apart) let_meet();
+    let_meet();
   }
 
   static std::shared_ptr<Updater> alive(const std::weak_ptr<Updater>& served) {
@@ -101,15 +102,16 @@ struct Optimizer::State final : WorldMember {
   }
 
   void let_meet() {
-    strategy.meet_by([served = std::weak_ptr(updater),
-                      limit = strategy.world().time_limit](std::span<const std::byte> value) {
-      const auto updater = alive(served);
-      std::map<int, std::vector<std::byte>> all;
-      for (const auto& [worker, bytes] :
-           updater->parts().client->meet(updater->version(), value, Deadline(limit)))
-        all[worker] = {bytes.span.begin(), bytes.span.end()};
-      return all;
-    });
+    strategy.membership().meet_at(
+        [served = std::weak_ptr(updater),
+         limit = strategy.world().time_limit](std::span<const std::byte> value) {
+          const auto updater = alive(served);
+          Membership::ByWorker all;
+          for (const auto& [worker, bytes] :
+               updater->parts().client->meet(updater->version(), value, Deadline(limit)))
+            all[worker] = {bytes.span.begin(), bytes.span.end()};
+          return all;
+        });
   }
 
   // Loops over a DistributedDataset then read the batches that no other worker has.

@@ -105,10 +105,10 @@ class InParts final : public StepBody {
   // progress see: those are rank 0's.
   void show(const BatchOfStep& of) {
     const World& world = *of.epoch.world;
-    if (world.model_ranks == 1) return;
+    if (world.model_ranks() == 1) return;
     const Goals& goals = fit_.goals();
     const Totals& totals = of.tally.totals;
-    const int root = world.model_ranks - world.mesh.size(mesh::Axis::tensor);
+    const int root = world.model_ranks() - world.mesh.size(mesh::Axis::tensor);
     Group& group = of.replica.group();
     std::vector<double> packed;
     if (of.replica.rank() == root) packed = totals.packed(goals, totals.widths(goals));

@@ -27,14 +27,7 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
 std::string evaluate_words(const data::LoaderOptions& loader);
 
 /// A Mismatch on every worker when what one says differs from worker 0's; it begins with
-/// `operation`. Nothing where workers do not meet. Collective over them.
+/// `operation`. Nothing where workers are not in step. Collective over them.
 void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own);
-
-/// The same of workers that meet at the servers alone.
-void require_same_at_servers(Strategy& strategy, std::string_view operation,
-                             const std::string& own);
-
-/// By rank, what its worker says. Collective over workers that are in step.
-std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own);
 
 }  // namespace tutti::detail

@@ -86,7 +86,7 @@ void at_batch(const BatchPlace& at, Work work) {
 struct MeshPass {
   std::string_view operation;
   std::shared_ptr<const data::Epoch> epoch;
-  std::shared_ptr<const World> world;
+  std::shared_ptr<const mesh::Topology> topology;
 };
 /// Forward passes of all batches on the ranks of a mesh; each batch's columns and outputs go to
 /// `take`, on the rank that gives the outputs of its replica. Each rank computes its batches when

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/train/model/detail/laid_out.h"
 #include "tutti/train/model/detail/large_batch.h"
 #include "tutti/train/model/model.h"
