@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/data/share_schedule.h"
+#include "tutti/store/file_facts.h"
 
 namespace tutti {
 
@@ -19,11 +20,7 @@ namespace tutti {
 inline constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 /// A file of a checkpoint, and what it must be.
-struct CheckpointFile {
-  std::string name;
-  int64_t bytes = 0;
-  std::string sha256;
-};
+using CheckpointFile = store::FileFacts;
 
 /// Where a training was, and what it was.
 struct CheckpointManifest {
