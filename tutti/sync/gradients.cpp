@@ -104,7 +104,7 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::D
     fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
 }
 
-bool step_is_made(const Layout& layout, int parts, bool any_gradient) {
+bool step_is_made(const Slots& layout, int parts, bool any_gradient) {
   if (parts >= kLeavesOut) return false;
   const auto first = std::ranges::find(layout.slots, true, &ParameterSlot::trained);
   if (parts == kAbstains || any_gradient || first == layout.slots.end()) return true;
@@ -138,7 +138,7 @@ void throw_took_part_twice(int rank) {
                   rank));
 }
 
-void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
+void require_cleared(const Slots& layout, const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].grad().defined())
       throw UsageError(fmt::format(

@@ -31,12 +31,12 @@ struct NothingTrained : UsageError {
 
 /// Whether a step is made, by what all have told: not where a replica leaves it out. Throws
 /// NothingTrained, which names the first parameter.
-bool step_is_made(const Layout& layout, int parts, bool any_gradient);
+bool step_is_made(const Slots& layout, int parts, bool any_gradient);
 
 /// The same by `told`, the largest of all replicas: whether each parameter has a gradient, by slot,
 /// and behind these PartInStep.
 template <class Told>
-bool step_is_made(const Layout& layout, const Told& told) {
+bool step_is_made(const Slots& layout, const Told& told) {
   const auto end = told.begin() + std::ssize(layout.slots);
   return step_is_made(layout, *end, std::any_of(told.begin(), end, [](auto one) { return one; }));
 }
@@ -49,7 +49,7 @@ at::Tensor other_leaf_of(const at::Tensor& loss, const std::vector<at::Tensor>& 
 [[noreturn]] void throw_took_part_twice(int rank);
 
 /// Throws UsageError naming the first parameter that already has a gradient.
-void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);
+void require_cleared(const Slots& layout, const std::vector<at::Tensor>& parameters);
 
 /// Whether a user's hooks see gradients of this parameter, and may change them, on their way
 /// through autograd.
