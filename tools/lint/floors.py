@@ -81,7 +81,7 @@ FIRST_TORCH_FLOOR = 3
 # cores: a higher number is decided with that in view. The
 # programs of users that we ship (examples, the stranger of the install test) are not counted.
 MAX_TORCH_SOURCES = 322
-USERS_PROGRAM = re.compile(r"examples/|tests/jobs/install/")
+USERS_PROGRAM = re.compile(r"examples/|tests/(jobs/install|data/house)/")
 
 PLACE = {
     module: (floor, row, step)

@@ -22,7 +22,7 @@ OWNERS = {
         "strategy": "a tensor of a whole model",
     },
     "lane": {"sync": "what one replica has in an updater", "strategy": "the same in an Optimizer"},
-    "layout": {"comm": "shared memory of a hier group", "ps": "slabs", "sync": "slots"},
+    "layout": {"comm": "shared memory of a hier group", "ps": "slabs"},
     "piece": {"ps": "of a variable, on a server", "sync": "of a parameter, on a rank"},
     "plan": {
         "cli": "the command, and what a training will do",

@@ -13,10 +13,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/reduction_shape.h"
-#include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/mesh/mesh.h"
 #include "tutti/store/numbered_folder.h"
+#include "tutti/store/sealed_json.h"
 
 namespace tutti {
 
@@ -64,7 +64,6 @@ void for_each_fact(Manifest& m, Field field) {
   field("places", m.places);
 }
 
-constexpr const char* kOwnDigest = "sha256";           // of all other fields
 constexpr const char* kTableWords = "tables";          // only of a model that has some
 constexpr const char* kLives = "lives";                // only of a job that may be started again
 constexpr const char* kDense = "dense_kernel";         // not in the first checkpoints
@@ -76,13 +75,6 @@ constexpr const char* kGivenShares = "given_shares";   // not in the first check
 constexpr const char* kData = "data_sha256";           // not in the first checkpoints
 constexpr const char* kValidation = "validation_sha256";  // only where there is such data
 constexpr int kDeepest = 8;  // a manifest needs 5; JSON is printed by recursion
-constexpr size_t kDigestDigits = 64;
-
-bool is_digest(std::string_view text) {
-  return text.size() == kDigestDigits && std::ranges::all_of(text, [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
 
 // What version 1 had in fields of its own, as parts of a training keep it since.
 ordered_json kept_of_version_1(const ordered_json& json, int replicas) {
@@ -151,10 +143,7 @@ class ManifestReader {
           "checkpoint {} is of format \"{}\", which another version of tutti has "
           "written; this one reads \"{}\" and \"{}\"",
           path_.string(), format, detail::kCheckpointFormat, detail::kCheckpointFormat1));
-    const std::string digest = json.at(kOwnDigest);
-    json.erase(kOwnDigest);
-    if (const std::string now = sha256_hex(json.dump()); now != digest)
-      throw damaged(fmt::format("its values have sha256 {}, {} was written", now, digest));
+    if (const std::string why = store::take_seal(json); !why.empty()) throw damaged(why);
     return format;
   }
 
@@ -220,9 +209,10 @@ class ManifestReader {
     require(!m.columns.empty(), "columns", "an empty list", "those of History");
     require(m.first_epoch <= m.epoch, "first_epoch", m.first_epoch,
             fmt::format("0 to {}, which is epoch", m.epoch));
-    require(is_digest(m.samples_sha256), "samples_sha256", m.samples_sha256, "64 hex digits");
+    require(store::is_sha256(m.samples_sha256), "samples_sha256", m.samples_sha256,
+            "64 hex digits");
     const auto digest_or_none = [&](const char* name, const std::string& digest) {
-      require(digest.empty() || is_digest(digest), name, digest, "64 hex digits");
+      require(digest.empty() || store::is_sha256(digest), name, digest, "64 hex digits");
     };
     digest_or_none(kData, m.data_sha256);
     digest_or_none(kValidation, m.validation_sha256);
@@ -267,7 +257,8 @@ class ManifestReader {
       const CheckpointFile& file = m.files[static_cast<size_t>(worker)];
       const std::string name = detail::part_file(worker, m.workers);
       require(file.name == name, "files: a name", file.name, name);
-      require(is_digest(file.sha256), "files: sha256 of " + name, file.sha256, "64 hex digits");
+      require(store::is_sha256(file.sha256), "files: sha256 of " + name, file.sha256,
+              "64 hex digits");
       names.insert(file.name);
     }
     for (const auto& [tensor, file] : m.places)
@@ -296,9 +287,8 @@ std::string CheckpointManifest::to_json() const {
   for (const auto& [name, words] : kept) json[kKept][name] = parse_json<ordered_json>(words);
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
-  json[kOwnDigest] = sha256_hex(json.dump());
-  return json.dump(1) + "\n";
+    json["files"].push_back(store::json_of<ordered_json>(file));
+  return store::sealed(std::move(json)).dump(1) + "\n";
 }
 
 CheckpointManifest CheckpointManifest::from_json(std::string_view text, const fs::path& path) {

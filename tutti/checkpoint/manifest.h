@@ -11,17 +11,15 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/store/file_facts.h"
+
 namespace tutti {
 
 /// The most that steps, epochs, samples and the like can be: all are exact as doubles, too.
 inline constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 /// A file of a checkpoint, and what it must be.
-struct CheckpointFile {
-  std::string name;
-  int64_t bytes = 0;
-  std::string sha256;
-};
+using CheckpointFile = store::FileFacts;
 
 /// Where a training was, and what it was.
 struct CheckpointManifest {

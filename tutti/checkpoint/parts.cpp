@@ -15,6 +15,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
+#include "tutti/store/sealed_json.h"
 
 namespace tutti {
 
@@ -59,10 +60,8 @@ void write_part(const CheckpointPart& part, const std::function<void()>& turn) {
   Sha256 sha;
   const std::array pieces{part.image->bytes()};
   write_file_atomically(partial / name, pieces, &sha, turn);
-  const json facts = {{"name", name},
-                      {"bytes", pieces[0].size()},
-                      {"sha256", sha.hex()},
-                      {"tensors", part.tensors}};
+  auto facts = store::json_of<json>({name, std::ssize(pieces[0]), sha.hex()});
+  facts["tensors"] = part.tensors;
   write_file_atomically(facts_file(partial, part.worker), facts.dump());
 }
 

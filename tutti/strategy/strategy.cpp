@@ -48,7 +48,6 @@ void resolve_reduction(StrategyOptions& options) {
     if (std::find(known.begin(), known.end(), options.reduction) == known.end())
       throw UsageError(unknown_message("reduction", options.reduction, known));
   }
-  check_replicated(detail::replicated_options(options));
 }
 
 // 2.5 KB, compared around run(): a generator that has moved was drawn from.
@@ -342,14 +341,9 @@ std::shared_ptr<Gathers> Strategy::gathers() const {
 
 void Strategy::resize(int replicas, std::vector<double> shares) {
   require_cross_replica("resize");
-  if (state_->options.kind == "multi_worker")
-    throw UsageError("a multi_worker job cannot be resized while it runs");
-  if (!state_->options.mesh.empty())
-    throw UsageError("a strategy with a mesh cannot be resized while it runs");
-  if (state_->moving)
-    throw UsageError(
-        "resize: shares follow speeds or a file of so many replicas; give shares in numbers "
-        "(--shares 2,1), or resize by a new Strategy");
+  Machine machine = detail::machine_here(state_->options);
+  machine.gpus = world().on_devices();
+  require_together(state_->options, {}, {.resizes = true}, machine);
   const int most = most_replicas(state_->options.kind);
   if (replicas < 1 || replicas > most)
     throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, most));

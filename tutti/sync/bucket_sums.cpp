@@ -67,13 +67,13 @@ void compare_compression(Group group, const Compression& compression, Millis lim
                       words_of(0), rank, words_of(rank)));
 }
 
-std::vector<int> reverse_order(const Layout& layout) {
+std::vector<int> reverse_order(const Slots& layout) {
   std::vector<int> order(layout.slots.size());
   std::iota(order.rbegin(), order.rend(), 0);
   return order;
 }
 
-std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> order,
+std::vector<Bucket> plan_buckets(const Slots& layout, std::span<const int> order,
                                  const ReplicatedOptions& options, std::vector<int64_t>& offsets) {
   const auto coded = [&](int parameter) {
     const ParameterSlot& slot = layout.slots[parameter];
@@ -99,7 +99,7 @@ std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> orde
   return buckets;
 }
 
-BucketSums::BucketSums(const Layout& layout, const ReplicatedOptions& options,
+BucketSums::BucketSums(const Slots& layout, const ReplicatedOptions& options,
                        const ReductionShape& shape, ReduceOp op, std::byte* memory,
                        BucketState state)
     : layout_(layout),

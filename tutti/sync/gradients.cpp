@@ -116,7 +116,7 @@ Verdict verdict_of(const VoteWords& largest) {
           .meets = meets != 0};
 }
 
-void require_any_gradient(const Layout& layout, PartInStep largest, bool any_gradient) {
+void require_any_gradient(const Slots& layout, PartInStep largest, bool any_gradient) {
   if (largest != kComputes || any_gradient) return;
   const auto first = std::ranges::find(layout.slots, true, &ParameterSlot::trained);
   if (first == layout.slots.end()) return;
@@ -150,7 +150,7 @@ void throw_took_part_twice(int rank) {
                   rank));
 }
 
-void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
+void require_cleared(const Slots& layout, const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].grad().defined())
       throw UsageError(fmt::format(

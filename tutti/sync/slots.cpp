@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-Layout Layout::of(std::vector<ParameterSlot> slots) {
-  Layout layout;
+Slots Slots::of(std::vector<ParameterSlot> slots) {
+  Slots layout;
   for (ParameterSlot& slot : slots) {
     slot.offset_bytes = layout.total_bytes;
     layout.total_bytes += round_up(slot.num_elements * size_of(slot.dtype), kLineBytes);
@@ -20,7 +20,7 @@ Layout Layout::of(std::vector<ParameterSlot> slots) {
   return layout;
 }
 
-std::vector<std::vector<Stretch>> Layout::cut(std::span<const double> shares) const {
+std::vector<std::vector<Stretch>> Slots::cut(std::span<const double> shares) const {
   TUTTI_CHECK(!shares.empty(), "no owners");
   const auto trained_bytes = [](const ParameterSlot& slot) {
     return slot.trained ? slot.num_elements * size_of(slot.dtype) : 0;
@@ -55,14 +55,14 @@ std::vector<std::vector<Stretch>> Layout::cut(std::span<const double> shares) co
   return stretches;
 }
 
-int64_t Layout::trained_bytes() const {
+int64_t Slots::trained_bytes() const {
   int64_t bytes = 0;
   for (const ParameterSlot& slot : slots)
     if (slot.trained) bytes += slot.num_elements * size_of(slot.dtype);
   return bytes;
 }
 
-std::string Layout::describe() const {
+std::string Slots::describe() const {
   std::string text;
   for (const auto& slot : slots)
     text +=

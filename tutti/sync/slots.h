@@ -24,7 +24,7 @@ struct ParameterSlot {
   std::vector<int64_t> shape;  ///< global shape
   DType dtype = DType::float32;
   int64_t num_elements = 0;
-  int64_t offset_bytes = 0;  ///< in a storage of Layout::total_bytes
+  int64_t offset_bytes = 0;  ///< in a storage of Slots::total_bytes
   bool trained = true;       ///< false: frozen when it was bound; it has no optimizer state
   int axis = 0;
   int64_t axis_offset = 0;
@@ -38,12 +38,12 @@ struct Stretch {
   bool operator==(const Stretch&) const = default;
 };
 
-struct Layout {
+struct Slots {
   std::vector<ParameterSlot> slots;
   int64_t total_bytes = 0;
 
   /// Fills offset_bytes of each slot, in order, and total_bytes.
-  static Layout of(std::vector<ParameterSlot> slots);
+  static Slots of(std::vector<ParameterSlot> slots);
 
   /// Cuts the trained parameters into one list of stretches per owner, balanced by bytes in
   /// proportion to `shares` (all > 0; usually equal). Every element is in exactly one stretch.

@@ -33,7 +33,7 @@ double scale_to(double most, double squares) {
   return norm > most ? most / norm : 1.0;
 }
 
-void require_fit(const optim::Group& group, const Layout& layout) {
+void require_fit(const optim::Group& group, const Slots& layout) {
   std::vector<std::string> names;
   for (const ParameterSlot& slot : layout.slots) {
     if (optim::fits(group.pattern, slot.name)) return;
@@ -45,7 +45,7 @@ void require_fit(const optim::Group& group, const Layout& layout) {
 
 }  // namespace
 
-StepPlan::StepPlan(const optim::Recipe& recipe, const Layout& layout)
+StepPlan::StepPlan(const optim::Recipe& recipe, const Slots& layout)
     : first_block_{0}, clip_(recipe.clip()), measures_(recipe.rule().measures()) {
   for (const optim::Group& group : recipe.groups()) require_fit(group, layout);
   for (const ParameterSlot& slot : layout.slots) {

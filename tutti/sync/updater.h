@@ -62,7 +62,7 @@ enum class Overlap : uint8_t { off, on };
 /// Where an updater stands, as one local replica sees it.
 struct UpdaterView {
   const std::vector<at::Tensor>& parameters;  ///< in the order of gradients in step()
-  const Layout& layout;                       ///< of these
+  const Slots& layout;                        ///< of these
   int64_t version = 0;                        ///< updates applied so far
   double learning_rate = 0;                   ///< of the next
 };
@@ -103,7 +103,7 @@ class Updater {
 
   virtual UpdaterView view(int replica) const = 0;
   const std::vector<at::Tensor>& parameters(int replica) const { return view(replica).parameters; }
-  const Layout& layout(int replica = 0) const { return view(replica).layout; }
+  const Slots& layout(int replica = 0) const { return view(replica).layout; }
   int64_t version() const { return view(0).version; }
   double learning_rate() const { return view(0).learning_rate; }
 

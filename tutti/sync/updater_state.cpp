@@ -60,7 +60,7 @@ const at::Tensor& tensor_named(const UpdaterState& state, std::string_view name)
   throw UsageError(fmt::format("the state of optimizer {} lacks \"{}\"", state.kind, name));
 }
 
-void require_parameters(const Layout& layout, const NamedTensors& parameters) {
+void require_parameters(const Slots& layout, const NamedTensors& parameters) {
   if (parameters.size() != layout.slots.size())
     throw UsageError(
         fmt::format("{} parameters, the model has {}", parameters.size(), layout.slots.size()));
@@ -75,7 +75,7 @@ void require_parameters(const Layout& layout, const NamedTensors& parameters) {
 }
 
 std::vector<optim::StepScalars> scalars_of(const UpdaterState& state, std::string_view kind,
-                                           const Layout& layout, const NamedTensors& parameters,
+                                           const Slots& layout, const NamedTensors& parameters,
                                            const NamedTensors& own) {
   require_kind(state, kind);
   require_parameters(layout, parameters);
@@ -119,7 +119,7 @@ at::Tensor view_of(const Array& array) {
 
 }  // namespace
 
-NamedTensors tensors_of(const BucketState& state, const Layout& layout) {
+NamedTensors tensors_of(const BucketState& state, const Slots& layout) {
   NamedTensors tensors{{kSteps, at::scalar_tensor(state.step, at::kLong)}};
   for (size_t i = 0; i < state.tensors.size(); ++i) {
     const auto& [residual, factor] = state.tensors[i];
@@ -132,7 +132,7 @@ NamedTensors tensors_of(const BucketState& state, const Layout& layout) {
   return tensors;
 }
 
-BucketState bucket_state_of(const NamedTensors& tensors, const Layout& layout,
+BucketState bucket_state_of(const NamedTensors& tensors, const Slots& layout,
                             const Compression& compression) {
   std::map<std::string, at::Tensor> rest(tensors.begin(), tensors.end());
   const auto take = [&](const std::string& name, std::vector<int64_t> shape) {

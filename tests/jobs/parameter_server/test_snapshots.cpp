@@ -231,7 +231,7 @@ TEST(Snapshots, AnotherModelOrADamagedFileIsRefused) {
   }
   result = run_command(synchronous({"--restore", path}), {}, Millis{60'000});
   EXPECT_EQ(result.exit_code, 2) << last_part(result.err);
-  EXPECT_THAT(result.err, ContainsRegex("partition-0.safetensors: damaged: got 1000 bytes"));
+  EXPECT_THAT(result.err, ContainsRegex("partition-0.safetensors: damaged: has 1000 bytes"));
   // Nor does another job write where these are.
   result = run_command(synchronous({"--snapshots", path}), {}, Millis{60'000});
   EXPECT_EQ(result.exit_code, 2);

@@ -140,7 +140,7 @@ TEST(ReductionChoice, WrongOnesAreRefused) {
               HasSubstr("did you mean \"all_reduce\"?"));
   auto both = compressing("mirrored", 2, "topk:0.1");
   both.make_reduction = [] { return cross_device_by_name("all_reduce")(); };
-  EXPECT_THAT(message(both), HasSubstr("topk:0.1 gathers"));
+  EXPECT_THAT(message(both), HasSubstr("topk:0.1: it gathers"));
   auto none = options_of("mirrored", 2);
   none.make_reduction = [] { return std::unique_ptr<CrossDeviceReduction>(); };
   EXPECT_THAT(message(none), HasSubstr("returned null"));

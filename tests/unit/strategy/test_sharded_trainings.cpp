@@ -301,7 +301,8 @@ TEST(ShardsOfAStrategy, RefuseWhatDoesNotFit) {
   EXPECT_THAT(message_of<UsageError>([&] { Optimizer(net, optim::sgd(), ReplicatedOptions{}); }),
               HasSubstr("--shard state"));
   const Optimizer optimizer(net, optim::sgd());
-  EXPECT_THAT(message_of<UsageError>([&] { strategy.resize(1); }), HasSubstr("resized"));
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.resize(1); }),
+              HasSubstr("resize: with --shard state"));
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ ParameterSlot slot(std::vector<int64_t> shape, DType dtype = DType::float32, boo
 }
 
 // Weights and biases of two layers, one of another type, one frozen.
-Layout small_layout() {
-  return Layout::of({slot({40, 50}), slot({40}), slot({30, 100}), slot({30}),
-                     slot({2000}, DType::float64), slot({5000}, DType::float32, false)});
+Slots small_layout() {
+  return Slots::of({slot({40, 50}), slot({40}), slot({30, 100}), slot({30}),
+                    slot({2000}, DType::float64), slot({5000}, DType::float32, false)});
 }
 
 std::vector<std::vector<int>> planned(const ReplicatedOptions& options,

@@ -21,11 +21,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // "a" to "e", of which "c" is frozen.
-Layout five() {
+Slots five() {
   std::vector<ParameterSlot> slots;
   for (const std::string name : {"a", "b", "c", "d", "e"})
     slots.push_back({.name = name, .shape = {4}, .num_elements = 4, .trained = name != "c"});
-  return Layout::of(std::move(slots));
+  return Slots::of(std::move(slots));
 }
 
 /// What has gone, by number of the bucket.
@@ -37,7 +37,7 @@ struct Sent {
     ready.begin_step();
   }
 
-  const Layout layout = five();
+  const Slots layout = five();
   std::vector<int> gone{};
   ReadyBuckets ready{layout, [this](int bucket) { gone.push_back(bucket); }};
 };

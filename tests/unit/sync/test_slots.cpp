@@ -20,9 +20,9 @@ ParameterSlot slot(std::string name, int64_t elements, DType dtype = DType::floa
           .trained = trained};
 }
 
-TEST(Layout, EveryParameterStartsOnA64ByteLine) {
-  const Layout layout = Layout::of({slot("a", 1), slot("b", 17), slot("c", 3, DType::float64),
-                                    slot("empty", 0), slot("d", 1000, DType::bfloat16)});
+TEST(Slots, EveryParameterStartsOnA64ByteLine) {
+  const Slots layout = Slots::of({slot("a", 1), slot("b", 17), slot("c", 3, DType::float64),
+                                  slot("empty", 0), slot("d", 1000, DType::bfloat16)});
   int64_t end = 0;
   for (const auto& entry : layout.slots) {
     EXPECT_EQ(entry.offset_bytes % 64, 0) << entry.name;
@@ -39,13 +39,13 @@ struct CutCase {
   std::vector<double> shares;
 };
 
-class LayoutCut : public ::testing::TestWithParam<CutCase> {};
+class SlotsCut : public ::testing::TestWithParam<CutCase> {};
 
-TEST_P(LayoutCut, CoversEveryElementOnceOnTheBlockGrid) {
+TEST_P(SlotsCut, CoversEveryElementOnceOnTheBlockGrid) {
   std::vector<ParameterSlot> slots;
   for (size_t i = 0; i < GetParam().elements.size(); ++i)
     slots.push_back(slot(std::to_string(i), GetParam().elements[i]));
-  const Layout layout = Layout::of(slots);
+  const Slots layout = Slots::of(slots);
   const auto owners = layout.cut(GetParam().shares);
   ASSERT_EQ(owners.size(), GetParam().shares.size());
   std::vector<std::vector<int>> covered;
@@ -62,7 +62,7 @@ TEST_P(LayoutCut, CoversEveryElementOnceOnTheBlockGrid) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Tables, LayoutCut,
+    Tables, SlotsCut,
     ::testing::Values(CutCase{"one owner", {5, 3000, 1}, {1}},
                       CutCase{"two owners", {1024, 1024, 100}, {1, 1}},
                       CutCase{"more owners than blocks", {10, 10}, {1, 1, 1, 1, 1}},
@@ -76,24 +76,24 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(LayoutCutShares, FollowTheShares) {
-  const Layout layout = Layout::of({slot("w", 1024 * 1000)});
+TEST(SlotsCutShares, FollowTheShares) {
+  const Slots layout = Slots::of({slot("w", 1024 * 1000)});
   const auto owners = layout.cut(std::vector<double>{3, 1});
   EXPECT_THAT(owners[0], ElementsAre(Stretch{0, 0, 1024 * 750}));
   EXPECT_THAT(owners[1], ElementsAre(Stretch{0, 1024 * 750, 1024 * 1000}));
 }
 
-TEST(LayoutCutShares, WeighBytesNotElementsAndLeaveFrozenOut) {
-  const Layout layout =
-      Layout::of({slot("half", 4096, DType::bfloat16), slot("double", 1024, DType::float64),
-                  slot("frozen", 1 << 20, DType::float32, false)});
+TEST(SlotsCutShares, WeighBytesNotElementsAndLeaveFrozenOut) {
+  const Slots layout =
+      Slots::of({slot("half", 4096, DType::bfloat16), slot("double", 1024, DType::float64),
+                 slot("frozen", 1 << 20, DType::float32, false)});
   const auto owners = layout.cut(std::vector<double>{1, 1});
   EXPECT_THAT(owners[0], ElementsAre(Stretch{0, 0, 4096}));
   EXPECT_THAT(owners[1], ElementsAre(Stretch{1, 0, 1024}));
 }
 
-TEST(Layout, DescribesOneLineAParameter) {
-  EXPECT_EQ(Layout::of({slot("fc.weight", 6)}).describe(), "fc.weight float32 [6]\n");
+TEST(Slots, DescribesOneLineAParameter) {
+  EXPECT_EQ(Slots::of({slot("fc.weight", 6)}).describe(), "fc.weight float32 [6]\n");
 }
 
 }  // namespace

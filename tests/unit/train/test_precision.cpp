@@ -146,8 +146,9 @@ TEST(Float16, IsRefusedWhereThereIsNoDeviceForIt) {
   Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
   CompileOptions options = adam_and_accuracy();
   options.precision = Precision::float16;
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.compile(options); }),
-              testing::AllOf(HasSubstr("precision float16 on cpu"), HasSubstr("use bfloat16")));
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { model.compile(options); }),
+      testing::AllOf(HasSubstr("precision float16: only CUDA devices"), HasSubstr("use bfloat16")));
   EXPECT_THROW(Autocast{Precision::float16}, UsageError);
   EXPECT_NO_THROW(require_precision(Precision::float16, "cuda"));
   EXPECT_EQ(precision_by_name("bfloat16"), Precision::bfloat16);

@@ -191,8 +191,7 @@ void check_devices(const JobFlags& flags, int replicas) {
 }  // namespace
 
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
-  std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker",
-                                         "central_storage", "parameter_server"};
+  std::vector<std::string> strategies = strategy_kinds();
   strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
   app.option_defaults()->group("Data");
   app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")

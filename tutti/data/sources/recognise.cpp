@@ -1,27 +1,21 @@
 #include "tutti/data/sources/recognise.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/typed.h"
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sample.h"
-#include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/file_rows.h"
-#include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/photo_files.h"
+#include "tutti/data/sources/detail/recognise_table.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/image_folder.h"
-#include "tutti/data/sources/table_spec.h"
 
 namespace tutti::data {
 namespace {
@@ -29,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kLookBytes = 64 << 10;
-constexpr size_t kLookRows = 50;
 // So many folders, and files of each, are looked into for photos: enough to know, and soon done.
 constexpr size_t kLookFolders = 5;
 constexpr size_t kLookPhotos = 100;
@@ -172,219 +165,6 @@ bool looks_like_jsonl(std::string_view text, bool whole) {
   return is_json(text.substr(begin, end == std::string_view::npos ? end : end - begin));
 }
 
-struct Table {
-  size_t fields = 0;
-  bool header = false;
-  bool decimal_commas = false;  // in all that follows the first row
-};
-
-// What whoever asks knows of a table.
-struct Told {
-  std::optional<bool> header;
-  char decimal = '.';
-};
-
-using Rows = std::vector<std::vector<std::string>>;
-
-bool is_missing(const std::string& field) {
-  return std::ranges::find(usual_missing(), field) != usual_missing().end();
-}
-
-bool is_number(const std::string& field) {
-  return detail::finite_number(field) || detail::finite_number(field, ',');
-}
-
-bool looks_like_number(const std::string& field) {
-  return detail::writing_of(field) != detail::NumberWriting::none;
-}
-
-// Below the first row, which may name the fields.
-bool has_column_of_numbers(const Rows& rows) {
-  const auto looked_at = std::span(rows).first(std::min(rows.size(), kLookRows)).subspan(1);
-  for (size_t field = 0; field < rows[0].size(); ++field)
-    if (std::ranges::all_of(looked_at, [&](const auto& row) {
-          return is_missing(row[field]) || is_number(row[field]);
-        }))
-      return true;
-  return false;
-}
-
-bool repeats(const Rows& rows, size_t field) {
-  return std::any_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
-    return row != rows[0] && row[field] == rows[0][field];
-  });
-}
-
-// Whether the first row has a word where most of the others that have a value have numbers, as
-// csv() takes the column then; or a date, a unit, a percentage ("2020-01-22", "100m") where these
-// have plain numbers.
-bool names_numbers(const Rows& rows, size_t field) {
-  int64_t plain = 0, written = 0, words = 0;
-  for (size_t row = 1; row < rows.size(); ++row) {
-    const std::string& value = rows[row][field];
-    if (is_missing(value) || rows[row] == rows[0]) continue;
-    ++(is_number(value) ? plain : looks_like_number(value) ? written : words);
-  }
-  const std::string& name = rows[0][field];
-  if (is_missing(name) || is_number(name) || repeats(rows, field)) return false;
-  const int64_t numbers = looks_like_number(name) ? plain : plain + written;
-  return numbers > 0 && numbers >= words + (looks_like_number(name) ? written : 0);
-}
-
-bool is_year(const std::string& field) {
-  const auto year = number_in<int>(field);
-  return field.size() == 4 && year && *year >= 1800 && *year < 2200;
-}
-
-bool is_year_over_others(const Rows& rows, size_t field) {
-  const auto below = std::span(rows).subspan(1);
-  const auto years =
-      std::ranges::count_if(below, [&](const auto& row) { return is_year(row[field]); });
-  return is_year(rows[0][field]) && 2 * years < std::ssize(below);
-}
-
-// Whether the numbers in the first row can be names: years over what are none, and whole numbers
-// that count up, three or more ("0,1,2", as tables without names are written by some).
-bool numbers_can_be_names(const Rows& rows) {
-  std::vector<int64_t> counted;
-  for (size_t field = 0; field < rows[0].size(); ++field) {
-    if (!is_number(rows[0][field]) || is_year_over_others(rows, field)) continue;
-    const auto whole = number_in<int64_t>(rows[0][field]);
-    if (!whole || (!counted.empty() && *whole != counted.back() + 1)) return false;
-    counted.push_back(*whole);
-  }
-  return counted.empty() || counted.size() >= 3;
-}
-
-// Whether the first row names the fields: words over numbers, beside which numbers may be names
-// too; or words and years, of these two or more, all different and none in its column again. A
-// field without a name is none of them, but for the first, where an index stands.
-bool first_row_names(const Rows& rows) {
-  const std::vector<std::string>& first = rows[0];
-  bool over_numbers = false, words = true;
-  int years = 0;
-  for (size_t field = 0; field < first.size(); ++field) {
-    over_numbers = over_numbers || names_numbers(rows, field);
-    if (is_year_over_others(rows, field)) {
-      ++years;
-      continue;
-    }
-    words = words && !looks_like_number(first[field]) &&
-            (!is_missing(first[field]) || (field == 0 && first[0].empty()));
-  }
-  if (over_numbers) return numbers_can_be_names(rows);
-  if (!words || years == 1 || std::set(first.begin(), first.end()).size() != first.size())
-    return false;
-  for (size_t row = 1; row < rows.size(); ++row)
-    for (size_t field = 0; field < first.size(); ++field)
-      if (!first[field].empty() && rows[row][field] == first[field]) return false;
-  return true;
-}
-
-// The rows at the front of a text: those of as many fields as the first, and how many others there
-// are among the first kLookRows.
-struct Front {
-  Rows rows;
-  size_t others = 0;
-  std::map<size_t, size_t> lengths;  // rows by their number of fields
-  bool damaged = false;              // among those, too
-
-  size_t same() const { return lengths.contains(rows[0].size()) ? lengths.at(rows[0].size()) : 0; }
-  size_t usual_length() const {
-    const auto most = std::ranges::max_element(
-        lengths, {}, [](const auto& length) { return std::pair(length.second, length.first); });
-    return most == lengths.end() ? 0 : most->first;
-  }
-};
-
-Front front_of(std::string_view text, char delimiter) {
-  Front front;
-  size_t seen = 0;
-  try {
-    detail::CsvRecords records(text, {.delimiter = delimiter}, "table");
-    for (; records.next(); ++seen) {
-      const auto fields = records.fields();
-      const bool same = front.rows.empty() || fields.size() == front.rows[0].size();
-      if (same) front.rows.emplace_back(fields.begin(), fields.end());
-      if (seen >= kLookRows) continue;  // looked at for what names repeat
-      ++front.lengths[fields.size()];
-      if (!same) ++front.others;
-    }
-  } catch (const DataError&) {
-    front.damaged = seen < kLookRows;
-  }
-  return front;
-}
-
-// The table that `text` is when that character delimits: two rows or more of as many fields, two
-// or more; of what is called one, most rows, so that the others are found damaged when it is read.
-std::optional<Table> table_in(std::string_view text, char delimiter, bool called_table) {
-  const Front front = front_of(text, delimiter);
-  const Rows& rows = front.rows;
-  if (front.damaged && !called_table) return std::nullopt;
-  if (rows.size() < 2 || rows[0].size() < 2) return std::nullopt;
-  if (front.others >= front.same() || (front.others > 0 && !called_table)) return std::nullopt;
-  const bool framed = rows[0][0].empty();  // as text is, and its tables, by bars
-  if ((delimiter == ' ' && !has_column_of_numbers(rows)) || (delimiter == '|' && framed))
-    return std::nullopt;
-  const bool decimal_commas = std::ranges::all_of(std::span(rows).subspan(1), [](const auto& row) {
-    return std::ranges::all_of(row, [](const auto& field) { return is_number(field); });
-  });
-  return Table{.fields = rows[0].size(),
-               .header = first_row_names(rows),
-               .decimal_commas = decimal_commas && delimiter == ';'};
-}
-
-constexpr std::pair<char, const char*> kDelimiters[] = {
-    {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}, {' ', "blanks"}};
-
-Recognised table_of(const Table& table, char delimiter) {
-  const auto* const found =
-      std::ranges::find(kDelimiters, delimiter, &std::pair<char, const char*>::first);
-  return {
-      .kind = DataKind::csv,
-      .sentence = fmt::format("a table: {} column{}, delimited by {}, {}", table.fields,
-                              table.fields == 1 ? "" : "s", found->second,
-                              table.header ? "named by its first line" : "without a line of names"),
-      .delimiter = delimiter,
-      .header = table.header};
-}
-
-// Commas begin fractions where all that stands between semicolons is numbers then ("7,4;0,7").
-std::optional<Recognised> recognise_table(std::string_view text, bool called_table,
-                                          const Told& told) {
-  std::optional<Recognised> found;
-  size_t most = 0;
-  for (const auto& [delimiter, words] : kDelimiters) {
-    // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
-    if (most > 2 && delimiter == ' ') break;
-    if (delimiter == told.decimal) continue;
-    auto table = table_in(text, delimiter, called_table);
-    if (!table || (table->fields <= most && !table->decimal_commas)) continue;
-    most = table->fields;
-    table->header = told.header.value_or(table->header);
-    found = table_of(*table, delimiter);
-  }
-  return found;
-}
-
-// What is called a table is one: whoever reads it finds the line that is not as it should be.
-Recognised what_is_called_table(std::string_view text, char usual_delimiter, const Told& told) {
-  char delimiter = usual_delimiter == told.decimal ? ';' : usual_delimiter;
-  Front front = front_of(text, delimiter);
-  for (const char other : {',', ';', '\t', '|'}) {
-    if (other == told.decimal) continue;
-    Front by_other = front_of(text, other);
-    if (by_other.usual_length() <= front.usual_length()) continue;
-    delimiter = other;
-    front = std::move(by_other);
-  }
-  const bool named = front.rows.size() < 2 || first_row_names(front.rows);
-  return table_of(
-      {.fields = std::max<size_t>(1, front.usual_length()), .header = told.header.value_or(named)},
-      delimiter);
-}
-
 Recognised unknown(std::string_view seen) {
   return {.kind = DataKind::unknown,
           .sentence = fmt::format("unknown: {}; expected photos in folders, doodles (.npy), IDX, a "
@@ -419,7 +199,7 @@ std::optional<Recognised> recognise_records(const FileInfo& info, std::string_vi
 }
 
 Recognised recognise_file(const fs::path& path, const FileInfo& info, const Files& files,
-                          const Told& told) {
+                          const detail::ToldOfTable& told) {
   const std::string where = path.string();
   const int64_t bytes = info.bytes;
   const Array front = files.read(path, 0, std::min(bytes, kLookBytes));  // no pipe, no device
@@ -448,9 +228,9 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   static const std::vector<std::string> kTables = {".csv", ".tsv"}, kTabs = {".tsv"};
   const bool called_table = detail::has_ending(name, kTables);
   const std::string_view lines = whole_lines(look, whole);
-  if (const auto table = recognise_table(lines, called_table, told)) return *table;
+  if (const auto table = detail::recognise_table(lines, called_table, told)) return *table;
   if (called_table)
-    return what_is_called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', told);
+    return detail::called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', told);
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }
 

@@ -10,7 +10,6 @@
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/log.h"
-#include "tutti/base/sha256.h"
 #include "tutti/ps/partition/partition_state.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
 #include "tutti/ps/snapshot/snapshot_manifest.h"
@@ -33,16 +32,6 @@ struct RowsFile {
   int table = 0;
   fs::path path;
 };
-
-void require_digest(const fs::path& path, const SnapshotManifest::File& facts) {
-  const FileDigest now = digest_of_file(path);  // a disk that fails is an error here, no signal
-  if (now.bytes != facts.bytes)
-    throw DataError(fmt::format("{}: damaged: got {} bytes, expected {}", path.string(), now.bytes,
-                                facts.bytes));
-  if (now.sha256 != facts.sha256)
-    throw DataError(fmt::format("{}: damaged: got sha256 {}, expected {}", path.string(),
-                                now.sha256, facts.sha256));
-}
 
 const Array& array_in(const fs::path& path, const data::Safetensors& file, const std::string& name,
                       DType dtype, int64_t elements) {
@@ -223,8 +212,9 @@ void Snapshot::Impl::read(const SnapshotManifest& manifest) {
     if (partition.counts.updates >= counts.updates) counts = partition.counts;
     for (size_t table = 0; table < table_versions.size(); ++table)
       table_versions[table] = std::max(table_versions[table], partition.part.tables[table]);
-    for (const SnapshotManifest::File& facts : partition.files) {
-      require_digest(path / facts.name, facts);
+    for (const store::FileFacts& facts : partition.files) {
+      if (const std::string why = store::damage_of(facts, path); !why.empty())
+        throw DataError(fmt::format("{}: damaged: {}", (path / facts.name).string(), why));
       read_file(path / facts.name, i);
     }
   }

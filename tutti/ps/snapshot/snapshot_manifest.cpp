@@ -10,10 +10,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
 #include "tutti/ps/partition/cursor.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
 #include "tutti/ps/spec/detail/json_fields.h"
+#include "tutti/store/sealed_json.h"
 
 namespace tutti::ps {
 namespace {
@@ -23,7 +23,6 @@ using detail::shown;
 using detail::whole_number;
 using nlohmann::json;
 
-constexpr const char* kOwnDigest = "sha256";
 constexpr int64_t kMostFileBytes = int64_t{1} << 60;
 constexpr int64_t kMostVersion = SparseTableSpec::kMostPushes;
 
@@ -83,11 +82,9 @@ void require_format(const json& manifest) {
 
 // Takes the digest out.
 void require_own_digest(json& manifest) {
-  const std::string expected = read_text(manifest, kOwnDigest, "");
-  manifest.erase(kOwnDigest);
-  if (const std::string got = sha256_hex(manifest.dump()); got != expected)
-    throw Error(fmt::format("damaged: the other fields have {} {}, expected {}", kOwnDigest, got,
-                            expected));
+  read_text(manifest, store::kSeal, "");
+  if (const std::string why = store::take_seal(manifest); !why.empty())
+    throw Error("damaged: " + why);
 }
 
 // Every element of every variable is in one piece; the file's ranges are held against the
@@ -121,8 +118,7 @@ Spec read_spec(const json& value) {
 }
 
 // Files stand in the order in which they were written.
-void require_names(const std::vector<SnapshotManifest::File>& files, int partition,
-                   int num_tables) {
+void require_names(const std::vector<store::FileFacts>& files, int partition, int num_tables) {
   const std::string first = detail::name_of_partition(partition);
   if (files.empty() || files[0].name != first)
     throw Error(
@@ -139,13 +135,12 @@ void require_names(const std::vector<SnapshotManifest::File>& files, int partiti
   }
 }
 
-SnapshotManifest::File read_file_facts(const json& facts) {
-  SnapshotManifest::File file{.name = read_text(facts, "name", ""),
-                              .bytes = read_number(facts, "bytes", "", 0, kMostFileBytes),
-                              .sha256 = read_text(facts, "sha256", "")};
-  const bool hex = file.sha256.size() == 64 &&
-                   file.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!hex) throw Error(fmt::format("sha256: got \"{}\", expected 64 hex digits", file.sha256));
+store::FileFacts read_file_facts(const json& facts) {
+  store::FileFacts file{.name = read_text(facts, "name", ""),
+                        .bytes = read_number(facts, "bytes", "", 0, kMostFileBytes),
+                        .sha256 = read_text(facts, "sha256", "")};
+  if (!store::is_sha256(file.sha256))
+    throw Error(fmt::format("sha256: got \"{}\", expected 64 hex digits", file.sha256));
   return file;
 }
 
@@ -205,7 +200,7 @@ SnapshotManifest::Partition read_partition_facts(const json& facts, int partitio
       return text;
     });
   read.files = read_field(facts, "files", whose, [&](const json& list) {
-    std::vector<SnapshotManifest::File> files;
+    std::vector<store::FileFacts> files;
     for (const json& file : list) files.push_back(read_file_facts(file));
     require_names(files, partition, static_cast<int>(manifest.spec.tables.size()));
     return files;
@@ -249,9 +244,7 @@ SavedRange range_from(const json& segment, const Spec& spec) {
 std::string sealed_manifest(std::string_view fields) {
   json manifest = read_from(fields, "a manifest that is to be written", std::identity());
   if (!manifest.is_object()) throw Error("a manifest that is to be written is no object");
-  manifest.erase(kOwnDigest);
-  manifest[kOwnDigest] = sha256_hex(manifest.dump());
-  return manifest.dump(1) + "\n";
+  return store::sealed(std::move(manifest)).dump(1) + "\n";
 }
 
 SnapshotManifest manifest_from(std::string_view text, const fs::path& file) {

@@ -13,20 +13,16 @@
 #include "tutti/ps/partition/cut_part.h"
 #include "tutti/ps/partition/partition_counts.h"
 #include "tutti/ps/spec/spec.h"
+#include "tutti/store/file_facts.h"
 
 namespace tutti::ps {
 
 struct SnapshotManifest {
-  struct File {
-    std::string name;  ///< in the snapshot's folder
-    int64_t bytes = 0;
-    std::string sha256;
-  };
   struct Partition {
     CutPart part;
     PartitionCounts counts;
     std::string cursor;  ///< of partition 0: Cursor::to_text()
-    std::vector<File> files;
+    std::vector<store::FileFacts> files;
   };
 
   int64_t cut = 0;

@@ -11,6 +11,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
+#include "tutti/store/sealed_json.h"
 
 namespace tutti::ps {
 namespace {
@@ -34,7 +35,7 @@ class Files {
     Sha256 digest;
     const int64_t bytes = data::write_safetensors(folder_ / name, arrays,
                                                   {{detail::kMetadata, metadata.dump()}}, &digest);
-    facts_.push_back({{"name", name}, {"bytes", bytes}, {"sha256", digest.hex()}});
+    facts_.push_back(store::json_of<json>({name, bytes, digest.hex()}));
   }
 
   const json& facts() const { return facts_; }

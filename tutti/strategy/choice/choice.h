@@ -39,10 +39,13 @@ struct RecipeFacts {
 struct FitFacts {
   int64_t accumulate = 1;
   int64_t microbatches = 1;
-  bool in_parts = false;          ///< in stages, or in blocks of layers
-  bool replaces_damaged = false;  ///< samples that cannot be read
-  bool restores_best = false;     ///< early stopping puts weights back
-  std::string decides{};          ///< a callback or check that ends or changes it; "": none
+  bool in_parts = false;           ///< in stages, or in blocks of layers
+  bool replaces_damaged = false;   ///< samples that cannot be read
+  bool restores_best = false;      ///< early stopping puts weights back
+  bool splits_validation = false;  ///< samples off the training data (validation_split)
+  bool validates = false;          ///< on data of its own (validation)
+  bool resizes = false;            ///< the strategy, while it is there (Strategy::resize())
+  std::string decides{};           ///< a callback or check that ends or changes it; "": none
   std::optional<bool> checkpoints{};
   std::optional<bool> best_kept{};        ///< checkpoints
   std::optional<bool> loads_ahead{};      ///< batches

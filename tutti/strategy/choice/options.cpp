@@ -84,6 +84,8 @@ data::ShareSchedule shares_of_file(const StrategyOptions& options, int replicas)
   }
 }
 
+const std::vector<std::string>& strategy_kinds() { return kKinds; }
+
 int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
 
 void check_options(const StrategyOptions& options, int num_workers) {

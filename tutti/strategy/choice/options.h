@@ -98,6 +98,9 @@ void take_shares(std::string_view text, StrategyOptions& options);
 /// The changes in shares_file. Throws UsageError with path and cause.
 data::ShareSchedule shares_of_file(const StrategyOptions& options, int replicas);
 
+/// All that StrategyOptions::kind can be.
+const std::vector<std::string>& strategy_kinds();
+
 /// Replicas that a strategy of that kind can have.
 int most_replicas(std::string_view kind);
 

@@ -40,6 +40,8 @@ constexpr std::string_view kOneOfThem = "give one of them";
 constexpr std::string_view kUseReplicas = "use mirrored, multi_worker or central_storage";
 constexpr std::string_view kUseWorkers = "use mirrored or multi_worker";
 constexpr std::string_view kUsePlaces = "use mirrored, multi_worker or one_device";
+constexpr std::string_view kNewStrategy =
+    "take another Strategy, and go on from a checkpoint there";
 constexpr std::string_view kOfFusedStep =
     "it is measured where the fused step adds gradients: on CPUs, by one of tutti's optimizers "
     "(optim::sgd() and so on), without parameter servers, --reduction, --compression, --shard, and "
@@ -183,6 +185,15 @@ constexpr Rule kRules[] = {
     {kInParts, never, kEmbeddingTable, "rows of embedding tables get gradients once a batch",
      "use nn::Embedding"},
     {kInParts, never, kMeetsInForward, "{other} cannot have them there", "take another"},
+    {kFloat16, never, kCpus, "only CUDA devices compute in it",
+     "use bfloat16, which has the range of float32 and needs no scaling of losses"},
+    {kValidationSplit, never, kValidation, "{other} was given beside", kOneOfThem},
+    {kResize, never, kMultiWorker, "workers of {other} stay as many as they are", kNewStrategy},
+    {kResize, never, kServers, "workers of {other} stay as many as they are", kNewStrategy},
+    {kResize, never, kMesh, "{other} is dealt out once", kNewStrategy},
+    {kResize, never, kSlices, "with {other} each replica has a slice of the state", kNewStrategy},
+    {kResize, never, kMovingShares, "{other} are of so many replicas",
+     "give shares in numbers (--shares 2,1), or take another Strategy"},
     {kReplacesDamaged, never, kPartsOfRanks, "several ranks read a part of a sample",
      "leave on_bad out"},
     {kAccumulate, never, kOutOfStep, "with {other} each batch is an update of its own",

@@ -63,7 +63,7 @@ bool is_own(const at::RecordFunctionCallbacksEntry& entry) {
 
 }  // namespace
 
-void watch_for_stale_reads(int replica, const Layout& layout,
+void watch_for_stale_reads(int replica, const Slots& layout,
                            const std::vector<at::Tensor>& parameters) {
   watch().replica = replica;
   for (size_t i = 0; i < parameters.size(); ++i)

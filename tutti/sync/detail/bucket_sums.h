@@ -37,12 +37,12 @@ struct Bucket {
 
 /// All parameters, the last one first: in which order backward gives gradients, as far as that is
 /// known before it.
-std::vector<int> reverse_order(const Layout& layout);
+std::vector<int> reverse_order(const Slots& layout);
 
 /// Cuts trained parameters, in `order`, into buckets: those that are compressed first, so that the
 /// small rest shares a bucket; a new one at each change of dtype and when the limit is reached.
 /// Every gradient starts on a 64-byte line: `offsets` (by parameter, bytes) says where.
-std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> order,
+std::vector<Bucket> plan_buckets(const Slots& layout, std::span<const int> order,
                                  const ReplicatedOptions& options, std::vector<int64_t>& offsets);
 
 /// What a replica keeps from step to step, wherever its buckets lie.
@@ -55,7 +55,7 @@ class BucketSums {
  public:
   /// `memory`: layout.total_bytes on a 64-byte line, outlives this. The first order is that of the
   /// parameters, reversed.
-  BucketSums(const Layout& layout, const ReplicatedOptions& options, const ReductionShape& shape,
+  BucketSums(const Slots& layout, const ReplicatedOptions& options, const ReductionShape& shape,
              ReduceOp op, std::byte* memory, BucketState state = {});
 
   /// Takes another order of the parameters; the memory is zeros afterwards.
@@ -87,7 +87,7 @@ class BucketSums {
   bool codes_now(int number) const;
   Exchange counted(Exchange exchange);
 
-  Layout layout_;
+  Slots layout_;
   ReplicatedOptions options_;
   ReductionShape shape_;
   ReduceOp op_;

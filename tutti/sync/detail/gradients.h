@@ -33,7 +33,7 @@ struct NothingTrained : UsageError {
 
 /// Throws NothingTrained, which names the first parameter, where replicas of these parts have no
 /// gradient.
-void require_any_gradient(const Layout& layout, PartInStep largest, bool any_gradient);
+void require_any_gradient(const Slots& layout, PartInStep largest, bool any_gradient);
 
 /// What a vote tells the others: a number each, of which the largest of all replicas counts.
 using VoteWords = std::array<uint8_t, 4>;
@@ -45,7 +45,7 @@ Verdict verdict_of(const VoteWords& largest);
 /// behind these the words of votes. Where losses overflowed no gradient counts. Throws
 /// NothingTrained.
 template <class Told>
-Verdict verdict_of(const Layout& layout, Told& told) {
+Verdict verdict_of(const Slots& layout, Told& told) {
   const auto end = told.begin() + std::ssize(layout.slots);
   VoteWords words;
   std::copy_n(end, kVoteWords, words.begin());
@@ -65,7 +65,7 @@ at::Tensor other_leaf_of(const at::Tensor& loss, const std::vector<at::Tensor>& 
 [[noreturn]] void throw_took_part_twice(int rank);
 
 /// Throws UsageError naming the first parameter that already has a gradient.
-void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);
+void require_cleared(const Slots& layout, const std::vector<at::Tensor>& parameters);
 
 /// Whether a user's hooks see gradients of this parameter, and may change them, on their way
 /// through autograd.

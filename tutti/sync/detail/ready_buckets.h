@@ -33,7 +33,7 @@ class ReadyBuckets {
   using Send = std::function<void(int bucket)>;
 
   /// `send` is called from put(). The layout must outlive it.
-  ReadyBuckets(const Layout& layout, Send send) : layout_(layout), send_(std::move(send)) {}
+  ReadyBuckets(const Slots& layout, Send send) : layout_(layout), send_(std::move(send)) {}
 
   /// Buckets are these from the next step on.
   void cut(std::span<const Bucket> buckets);
@@ -59,7 +59,7 @@ class ReadyBuckets {
   std::vector<int> agree_on_order(Group group, Millis limit);
 
  private:
-  const Layout& layout_;
+  const Slots& layout_;
   Send send_;
   std::vector<int> bucket_of_;  // by parameter; -1: frozen
   std::vector<int> sizes_;      // by bucket: gradients

@@ -23,7 +23,7 @@ inline int64_t byte_of(const ParameterSlot& slot, int64_t element) {
 
 /// Adds a stretch that stands behind those of `runs`. Between two parameters there is less than a
 /// line of padding, unless one that does not belong to it lies there.
-inline void add_to(std::vector<Run>& runs, const Layout& layout, const Stretch& stretch) {
+inline void add_to(std::vector<Run>& runs, const Slots& layout, const Stretch& stretch) {
   const ParameterSlot& slot = layout.slots[static_cast<size_t>(stretch.parameter)];
   const int64_t begin = byte_of(slot, stretch.begin), end = byte_of(slot, stretch.end);
   if (!runs.empty() && runs.back().dtype == slot.dtype && begin - runs.back().end < kLineBytes)

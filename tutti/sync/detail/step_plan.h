@@ -1,4 +1,4 @@
-/// StepPlan: what a Recipe means for the parameters of a Layout.
+/// StepPlan: what a Recipe means for the parameters of Slots.
 ///
 /// Norms are sums over the grid of 1,024-element blocks: whoever owns a block adds it up, and all
 /// add the blocks in their order, so every replica comes to the same factors, bit for bit, however
@@ -17,7 +17,7 @@ class StepPlan {
  public:
   /// Throws UsageError for a group that fits no parameter, and for a trained parameter that is
   /// neither float32 nor float64.
-  StepPlan(const optim::Recipe& recipe, const Layout& layout);
+  StepPlan(const optim::Recipe& recipe, const Slots& layout);
 
   const optim::Rule& rule(int parameter) const { return rules_[static_cast<size_t>(parameter)]; }
   /// The learning rate of one parameter where the step's is `learning_rate`.

@@ -23,24 +23,24 @@ at::Tensor tensor_of_scalars(const std::vector<optim::StepScalars>& scalars);
 /// The scalars in `state`, once all of it fits: kind, parameters (as in `layout`) and tensors (as
 /// in `own`). Throws UsageError naming the first difference.
 std::vector<optim::StepScalars> scalars_of(const UpdaterState& state, std::string_view kind,
-                                           const Layout& layout, const NamedTensors& parameters,
+                                           const Slots& layout, const NamedTensors& parameters,
                                            const NamedTensors& own);
 
 /// From the tensors of `state` into those of the same names.
 void copy_states(const UpdaterState& state, NamedTensors& own);
 
 /// What compression keeps of a replica: "steps", "residual/NAME", "factor/NAME"; views of `state`.
-NamedTensors tensors_of(const BucketState& state, const Layout& layout);
+NamedTensors tensors_of(const BucketState& state, const Slots& layout);
 
 /// Copies of these. Throws UsageError naming what does not fit.
-BucketState bucket_state_of(const NamedTensors& tensors, const Layout& layout,
+BucketState bucket_state_of(const NamedTensors& tensors, const Slots& layout,
                             const Compression& compression);
 
 /// Throws UsageError unless `state` is of that kind.
 void require_kind(const UpdaterState& state, std::string_view kind);
 
 /// Throws UsageError unless these are the parameters of `layout`.
-void require_parameters(const Layout& layout, const NamedTensors& parameters);
+void require_parameters(const Slots& layout, const NamedTensors& parameters);
 
 /// The tensor of that name; UsageError when there is none.
 const at::Tensor& tensor_named(const UpdaterState& state, std::string_view name);

@@ -7,7 +7,7 @@
 
 namespace tutti::detail {
 
-DeviceBuckets::DeviceBuckets(Group group, const Layout& layout, at::Tensor gradients,
+DeviceBuckets::DeviceBuckets(Group group, const Slots& layout, at::Tensor gradients,
                              const DeviceSums& sizes, Millis limit)
     : group_(std::move(group)),
       layout_(layout),

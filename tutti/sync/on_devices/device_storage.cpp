@@ -39,7 +39,7 @@ DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
                              std::vector<NamedTensors> replicas, const DeviceSums& sums)
     : recipe_(recipe),
       rule_(recipe.rule()),
-      layout_(Layout::of(slots_of(replicas.at(0)))),
+      layout_(Slots::of(slots_of(replicas.at(0)))),
       plan_(recipe, layout_),
       clips_(plan_.clips_norms() || plan_.clips_values()),
       world_(world),

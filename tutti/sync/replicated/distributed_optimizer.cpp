@@ -48,7 +48,7 @@ struct DistributedOptimizer::State {
       : optimizer(optimizer_in),
         parameters(tensors_of(named.trained)),
         others(std::move(named.others)),
-        reducer(std::move(group), Layout::of(detail::slots_of(named.trained)), parameters,
+        reducer(std::move(group), Slots::of(detail::slots_of(named.trained)), parameters,
                 options.op, options.buckets, options.time_limit) {
     check_replicated(options.buckets);
   }

@@ -25,7 +25,7 @@ MemorySpan memory_of_buckets(Group& group, int64_t bytes, Millis limit,
 
 }  // namespace
 
-GradientReducer::GradientReducer(Group group, const Layout& layout,
+GradientReducer::GradientReducer(Group group, const Slots& layout,
                                  std::vector<at::Tensor> parameters, ReduceOp op,
                                  const ReplicatedOptions& options, Millis limit, BucketState state)
     : group_(std::move(group)),

@@ -42,7 +42,7 @@ class ReplicatedUpdater final : public Updater {
                     const ReplicatedOptions& options)
       : factory_(std::move(factory)),
         options_(options),
-        layout_(Layout::of(detail::slots_of(replicas.at(0)))) {
+        layout_(Slots::of(detail::slots_of(replicas.at(0)))) {
     check_replicated(options_);
     bind(world, std::move(replicas), {}, {});
     learning_rate_ = lanes_[0].stepper->learning_rate();
@@ -158,7 +158,7 @@ class ReplicatedUpdater final : public Updater {
 
   StepperFactory factory_;
   ReplicatedOptions options_;
-  Layout layout_;
+  Slots layout_;
   World world_;
   std::vector<ReplicaLane> lanes_;
   std::unique_ptr<CrossDeviceReduction> reduction_in_turn_;
@@ -352,7 +352,7 @@ std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimi
 std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Recipe& recipe,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options) {
-  const Layout layout = Layout::of(detail::slots_of(replicas.at(0)));
+  const Slots layout = Slots::of(detail::slots_of(replicas.at(0)));
   return std::make_shared<ReplicatedUpdater>(world, detail::rule_steppers(recipe, layout),
                                              std::move(replicas), options);
 }

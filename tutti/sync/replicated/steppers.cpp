@@ -58,7 +58,7 @@ class TorchStepper final : public Stepper {
 
 class RuleStepper final : public Stepper {
  public:
-  RuleStepper(const optim::Recipe& recipe, const Layout& layout, std::vector<at::Tensor> parameters)
+  RuleStepper(const optim::Recipe& recipe, const Slots& layout, std::vector<at::Tensor> parameters)
       : recipe_(recipe),
         layout_(layout),
         plan_(recipe, layout),
@@ -148,7 +148,7 @@ class RuleStepper final : public Stepper {
   }
 
   const optim::Recipe recipe_;
-  const Layout layout_;
+  const Slots layout_;
   const StepPlan plan_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> states_;
@@ -165,7 +165,7 @@ StepperFactory torch_steppers(TorchOptimizerFactory factory) {
   };
 }
 
-StepperFactory rule_steppers(const optim::Recipe& recipe, const Layout& layout) {
+StepperFactory rule_steppers(const optim::Recipe& recipe, const Slots& layout) {
   return [recipe, layout](std::vector<at::Tensor> parameters) {
     return std::make_unique<RuleStepper>(recipe, layout, std::move(parameters));
   };

@@ -28,7 +28,7 @@ bool HostExchange::possible(const World& world, int num_workers) {
          view.inside.size() == per_host.at(view.host);
 }
 
-HostExchange::HostExchange(const World& world, const Layout& layout, const ps::Spec& spec,
+HostExchange::HostExchange(const World& world, const Slots& layout, const ps::Spec& spec,
                            int worker, ps::Inputs own)
     : world_(world),
       layout_(layout),

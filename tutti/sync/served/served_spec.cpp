@@ -10,7 +10,7 @@
 namespace tutti::detail {
 namespace {
 
-std::vector<ps::Variable> variables_of(const Layout& layout) {
+std::vector<ps::Variable> variables_of(const Slots& layout) {
   std::vector<ps::Variable> variables;
   for (const ParameterSlot& slot : layout.slots)
     variables.push_back({slot.name, slot.shape, slot.dtype});
@@ -38,7 +38,7 @@ bool has_host_sums(const World& world, const ServedPlace& place, const ServedOpt
 
 }  // namespace
 
-ps::Spec served_spec(const World& world, const optim::Rule& rule, const Layout& layout,
+ps::Spec served_spec(const World& world, const optim::Rule& rule, const Slots& layout,
                      const ServedPlace& place, const ServedOptions& options,
                      std::vector<ps::SparseTableSpec> tables) {
   ps::Spec spec{.rule = rule};

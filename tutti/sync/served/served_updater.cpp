@@ -40,7 +40,7 @@ class ServedUpdater final : public Updater, public LateParameters {
                 std::vector<ps::SparseTableSpec> tables)
       : world_(world),
         place_(place),
-        layout_(Layout::of(detail::slots_of(replicas.at(0)))),
+        layout_(Slots::of(detail::slots_of(replicas.at(0)))),
         spec_(detail::served_spec(world, rule, layout_, place, options, std::move(tables))),
         learning_rate_(rule.learning_rate()) {
     if (const ps::Carriers carriers(spec_);
@@ -128,7 +128,7 @@ class ServedUpdater final : public Updater, public LateParameters {
 
   const World world_;
   const ServedPlace place_;
-  const Layout layout_;
+  const Slots layout_;
   const ps::Spec spec_;
   std::vector<ps::PartialSum> sums_;
   std::vector<std::vector<int>> pieces_of_;      // by parameter

@@ -7,7 +7,7 @@
 
 namespace tutti::detail {
 
-ShardLayout::ShardLayout(const Layout& layout, int64_t bucket_bytes, std::span<const double> shares)
+ShardLayout::ShardLayout(const Slots& layout, int64_t bucket_bytes, std::span<const double> shares)
     : bucket_of_(layout.slots.size(), -1), slice_bytes_(shares.size(), 0) {
   const ReplicatedOptions sizes{
       .bucket_bytes = bucket_bytes,
@@ -35,11 +35,11 @@ std::vector<double> ShardLayout::due(const Bucket& bucket, std::span<const doubl
 }
 
 // A part ends where that of the next owner begins, and padding goes with what is before it.
-void ShardLayout::cut(const Layout& layout, const Bucket& bucket, std::span<const double> shares) {
+void ShardLayout::cut(const Slots& layout, const Bucket& bucket, std::span<const double> shares) {
   std::vector<ParameterSlot> slots;
   for (const int parameter : bucket.parameters)
     slots.push_back(layout.slots[static_cast<size_t>(parameter)]);
-  const Layout inside = Layout::of(std::move(slots));
+  const Slots inside = Slots::of(std::move(slots));
   const auto stretches = inside.cut(due(bucket, shares));
   const int64_t width = size_of(bucket.dtype);
   std::vector<OwnedPart>& parts = parts_.emplace_back(shares.size());

@@ -27,7 +27,7 @@ SlicesUpdater::SlicesUpdater(const World& world, const optim::Recipe& recipe,
                              std::vector<NamedTensors> replicas, const ShardedOptions& options)
     : rule_(recipe.rule()),
       options_(options),
-      layout_(Layout::of(slots_of(replicas.at(0)))),
+      layout_(Slots::of(slots_of(replicas.at(0)))),
       plan_(recipe, layout_),
       world_(world),
       lanes_(static_cast<size_t>(world.local)),

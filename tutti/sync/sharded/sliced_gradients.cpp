@@ -15,7 +15,7 @@ constexpr int kMostOnTheWay = 2;
 
 }  // namespace
 
-SlicedGradients::SlicedGradients(Group group, Place place, const Layout& layout,
+SlicedGradients::SlicedGradients(Group group, Place place, const Slots& layout,
                                  const ShardLayout& shards, std::vector<at::Tensor> parameters,
                                  Millis limit)
     : group_(std::move(group)),

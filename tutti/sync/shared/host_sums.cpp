@@ -7,7 +7,7 @@
 
 namespace tutti::detail {
 
-HostSums::HostSums(HostView view, const Layout& layout,
+HostSums::HostSums(HostView view, const Slots& layout,
                    const std::vector<std::vector<Stretch>>& slices)
     : view_(std::move(view)), begin_of_(layout.slots.size()), dtype_of_(layout.slots.size()) {
   int64_t end = 0;

@@ -144,8 +144,9 @@ void warn_of_idle_replicas(const data::Dataset& train, const mesh::Topology& top
 data::Dataset Model::State::split_off_validation(const data::Dataset& train,
                                                  FitOptions& options) const {
   if (options.validation_split == 0) return train;
-  if (options.validation)
-    throw UsageError("fit: validation_split and validation: give one of them");
+  tutti::require_together(strategy.options(), {},
+                          {.splits_validation = true, .validates = options.validation.has_value()},
+                          {.gpus = strategy.world().on_devices()});
   if (!(options.validation_split > 0 && options.validation_split < 1))
     throw UsageError(fmt::format("fit: validation_split is {}, must be above 0 and below 1",
                                  options.validation_split));

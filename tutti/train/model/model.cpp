@@ -250,7 +250,8 @@ void Model::compile(CompileOptions options) {
   State& state = *state_;
   const auto& queues = state.strategy.world().queues;
   const bool on_gpus = !queues.empty() && std::ranges::all_of(queues, &DeviceQueue::on_device);
-  require_precision(options.precision, on_gpus ? "cuda" : "cpu");
+  require_together(state.strategy.options(), {.precision = std::string(name_of(options.precision))},
+                   {}, {.gpus = on_gpus});
   std::optional<optim::LossScale> scale;
   if (options.loss_scaling) scale.emplace(*options.loss_scaling);
   std::optional<int> num_states;

@@ -69,6 +69,8 @@ inline bool uses_gpus(const Asked& a) {
   return a.machine.gpus.value_or(may_use_gpus(a) && a.strategy.device != "auto");
 }
 
+inline constexpr Feature kCpus{
+    "CPUs", [](const Asked& a) { return !a.machine.gpus.value_or(may_use_gpus(a)); }};
 inline constexpr Feature kMaybeGpus{"`--device` other than cpu", may_use_gpus};
 inline constexpr Feature kGpus{"GPUs", uses_gpus};
 inline constexpr Feature kNccl{"`multi_worker` on GPUs, by NCCL", [](const Asked& a) {
@@ -135,7 +137,8 @@ inline bool gathers(const Asked& a) {
 }
 
 inline bool is_summed_otherwise(const Asked& a) {
-  return a.strategy.reduction != "fused" && a.strategy.reduction != "all_reduce";
+  return a.strategy.make_reduction ||
+         (a.strategy.reduction != "fused" && a.strategy.reduction != "all_reduce");
 }
 
 inline std::string words_of_compression(const Asked& a) {
@@ -231,6 +234,8 @@ inline constexpr Feature kEmbeddingTable{
 inline constexpr Feature kPrecision{
     "--precision", [](const Asked& a) { return a.recipe.precision != "float32"; },
     [](const Asked& a) { return "--precision " + a.recipe.precision; }};
+inline constexpr Feature kFloat16{"--precision float16",
+                                  [](const Asked& a) { return a.recipe.precision == "float16"; }};
 inline constexpr Feature kLossScaling{"--loss-scaling", trains<&RecipeFacts::scales_losses>};
 inline constexpr Feature kCountsLabels{"a loss that counts labels",
                                        trains<&RecipeFacts::counts_labels>};
@@ -277,6 +282,9 @@ inline constexpr Feature kInParts{
     [](const Asked& a) { return a.fit.microbatches > 1 || a.fit.in_parts; }};
 inline constexpr Feature kReplacesDamaged{"damaged samples that are replaced (on_bad)",
                                           fits<&FitFacts::replaces_damaged>};
+inline constexpr Feature kValidationSplit{"validation_split", fits<&FitFacts::splits_validation>};
+inline constexpr Feature kValidation{"validation", fits<&FitFacts::validates>};
+inline constexpr Feature kResize{"resize", fits<&FitFacts::resizes>};
 inline constexpr Feature kRestoresBest{"restore_best_weights", fits<&FitFacts::restores_best>};
 inline constexpr Feature kDecides{"callbacks that decide, `--nan end`",
                                   [](const Asked& a) { return !a.fit.decides.empty(); },

@@ -18,7 +18,7 @@ namespace tutti::detail {
 
 /// From now on an operator that reads one of these parameters of `replica` is noted, the first one.
 /// One that only makes a view reads nothing.
-void watch_for_stale_reads(int replica, const Layout& layout,
+void watch_for_stale_reads(int replica, const Slots& layout,
                            const std::vector<at::Tensor>& parameters);
 
 /// Notes what no operator reads: `found` is the reader and what it reads.

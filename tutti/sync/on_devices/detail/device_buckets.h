@@ -26,7 +26,7 @@ class DeviceBuckets {
  public:
   /// `gradients`: bytes by the layout, on the device that `group` reaches. `limit`: of each sum,
   /// the time in queues included.
-  DeviceBuckets(Group group, const Layout& layout, at::Tensor gradients, const DeviceSums& sizes,
+  DeviceBuckets(Group group, const Slots& layout, at::Tensor gradients, const DeviceSums& sizes,
                 Millis limit);
 
   /// The gradient of `parameter` is in its place, behind what is queued on the current stream.
@@ -47,7 +47,7 @@ class DeviceBuckets {
   void send(int bucket);
 
   Group group_;
-  const Layout& layout_;
+  const Slots& layout_;
   at::Tensor gradients_;
   DeviceSums sizes_;
   Millis limit_;

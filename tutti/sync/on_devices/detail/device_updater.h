@@ -182,7 +182,7 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
 
   optim::Recipe recipe_;
   optim::Rule rule_;  // without groups: what states there are
-  Layout layout_;
+  Slots layout_;
   std::vector<at::MemoryFormat> formats_;  // by parameter: how its elements lie in its slot
   StepPlan plan_;
   bool clips_;

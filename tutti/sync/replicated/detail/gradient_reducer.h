@@ -26,9 +26,8 @@ class GradientReducer {
  public:
   /// Collective: allocates the buckets. `op`: sum (strategies) or mean (Horovod's shape). `state`:
   /// what an earlier reducer of this replica kept.
-  GradientReducer(Group group, const Layout& layout, std::vector<at::Tensor> parameters,
-                  ReduceOp op, const ReplicatedOptions& options, Millis limit,
-                  BucketState state = {});
+  GradientReducer(Group group, const Slots& layout, std::vector<at::Tensor> parameters, ReduceOp op,
+                  const ReplicatedOptions& options, Millis limit, BucketState state = {});
 
   /// Whether gradients are taken as they become ready: until told otherwise they are. Not those of
   /// backward passes whose gradients are added up first.
@@ -62,7 +61,7 @@ class GradientReducer {
   void reset();
 
   Group group_;
-  Layout layout_;
+  Slots layout_;
   std::vector<at::Tensor> parameters_;
   Millis limit_;
   std::unique_ptr<CrossDeviceReduction> reduction_;

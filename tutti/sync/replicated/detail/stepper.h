@@ -33,6 +33,6 @@ using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Te
 StepperFactory torch_steppers(TorchOptimizerFactory factory);
 
 /// With one of our rules, as the fused step does it.
-StepperFactory rule_steppers(const optim::Recipe& recipe, const Layout& layout);
+StepperFactory rule_steppers(const optim::Recipe& recipe, const Slots& layout);
 
 }  // namespace tutti::detail

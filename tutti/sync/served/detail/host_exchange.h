@@ -34,7 +34,7 @@ class HostExchange {
 
   /// Collective over the replicas of the host. `layout` and `spec` must outlive it; `own` is where
   /// the gradients of this worker's replicas lie, read within push() and finish().
-  HostExchange(const World& world, const Layout& layout, const ps::Spec& spec, int worker,
+  HostExchange(const World& world, const Slots& layout, const ps::Spec& spec, int worker,
                ps::Inputs own);
   /// Returns when the parameters that were asked for last have come, or after give_up().
   ~HostExchange();
@@ -117,7 +117,7 @@ class HostExchange {
   void receive(int64_t step);
 
   const World world_;
-  const Layout& layout_;
+  const Slots& layout_;
   const ps::Spec& spec_;
   const int worker_;
   const ps::Inputs own_;

@@ -12,12 +12,12 @@
 namespace tutti::detail {
 
 /// In bytes from the begin of the storage.
-inline int64_t offset_of(const Layout& layout, const ps::Piece& piece, const ps::Segment& segment) {
+inline int64_t offset_of(const Slots& layout, const ps::Piece& piece, const ps::Segment& segment) {
   return layout.slots[segment.variable].offset_bytes + segment.begin * size_of(piece.dtype);
 }
 
 /// Copies the values of a piece to its places.
-inline void spread(const Layout& layout, const ps::Piece& piece, const ps::Bytes& values,
+inline void spread(const Slots& layout, const ps::Piece& piece, const ps::Bytes& values,
                    std::byte* storage) {
   for (const ps::Segment& segment : piece.segments)
     std::memcpy(storage + offset_of(layout, piece, segment),

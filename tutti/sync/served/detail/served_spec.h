@@ -13,7 +13,7 @@
 namespace tutti::detail {
 
 /// Throws UsageError for what cannot be trained by (ps::check).
-ps::Spec served_spec(const World& world, const optim::Rule& rule, const Layout& layout,
+ps::Spec served_spec(const World& world, const optim::Rule& rule, const Slots& layout,
                      const ServedPlace& place, const ServedOptions& options,
                      std::vector<ps::SparseTableSpec> tables);
 

@@ -33,8 +33,8 @@ struct OwnedPart {
 
 class ShardLayout {
  public:
-  /// `shares`: of the owners, as in Layout::cut.
-  ShardLayout(const Layout& layout, int64_t bucket_bytes, std::span<const double> shares);
+  /// `shares`: of the owners, as in Slots::cut.
+  ShardLayout(const Slots& layout, int64_t bucket_bytes, std::span<const double> shares);
 
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int num_buckets() const noexcept { return static_cast<int>(buckets_.size()); }
@@ -55,7 +55,7 @@ class ShardLayout {
 
  private:
   std::vector<double> due(const Bucket& bucket, std::span<const double> shares) const;
-  void cut(const Layout& layout, const Bucket& bucket, std::span<const double> shares);
+  void cut(const Slots& layout, const Bucket& bucket, std::span<const double> shares);
 
   std::vector<Bucket> buckets_;
   std::vector<int64_t> offsets_;               // by parameter

@@ -97,7 +97,7 @@ class SlicesUpdater final : public ShardedUpdater, public Gathers {
 
   optim::Rule rule_;  // without groups: what states there are
   ShardedOptions options_;
-  Layout layout_;
+  Slots layout_;
   StepPlan plan_;
   World world_;
   std::optional<ShardLayout> shards_;

@@ -36,7 +36,7 @@ class SlicedGradients {
   };
 
   /// `group` is of all whose gradients are added. The layouts must outlive it.
-  SlicedGradients(Group group, Place place, const Layout& layout, const ShardLayout& shards,
+  SlicedGradients(Group group, Place place, const Slots& layout, const ShardLayout& shards,
                   std::vector<at::Tensor> parameters, Millis limit);
 
   /// Gets ready for a backward pass; `overlap`: gradients are taken while it goes on. Throws
@@ -70,7 +70,7 @@ class SlicedGradients {
 
   Group group_;
   Place place_;
-  const Layout& layout_;
+  const Slots& layout_;
   const ShardLayout& shards_;
   std::vector<at::Tensor> parameters_;
   Millis limit_;

@@ -19,8 +19,8 @@ namespace tutti::detail {
 class HostSums {
  public:
   HostSums() = default;
-  /// `slices`: Layout::cut() into view.num_slices parts.
-  HostSums(HostView view, const Layout& layout, const std::vector<std::vector<Stretch>>& slices);
+  /// `slices`: Slots::cut() into view.num_slices parts.
+  HostSums(HostView view, const Slots& layout, const std::vector<std::vector<Stretch>>& slices);
 
   /// Where the sum of elements [stretch.begin, ...) of a stretch of this replica belongs: this
   /// host's before exchange(), all hosts' after it.

@@ -27,9 +27,7 @@ namespace tutti::detail {
 class SharedUpdater final : public Updater, public GradientMeter, public MovableSlices {
  public:
   SharedUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas)
-      : rule_(recipe.rule()),
-        layout_(Layout::of(slots_of(replicas.at(0)))),
-        plan_(recipe, layout_) {
+      : rule_(recipe.rule()), layout_(Slots::of(slots_of(replicas.at(0)))), plan_(recipe, layout_) {
     parts_ = {.slices = this, .meter = this};
     world_ = world;
     place_storage();
@@ -198,7 +196,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   }
 
   optim::Rule rule_;  // without groups: what states there are
-  Layout layout_;
+  Slots layout_;
   StepPlan plan_;
   World world_;
   ReductionShape shape_here_ = ReductionShape::flat(1);  // of the replicas of this host

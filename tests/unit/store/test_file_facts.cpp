@@ -1,0 +1,61 @@
+// What a manifest says of files and of itself: damage is found, whatever of it is damaged.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/store/sealed_json.h"
+
+#include "tests/support/temp_folder.h"
+
+namespace tutti::store {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(FileFacts, DamageIsSaid) {
+  const test::TempFolder folder;
+  const auto write = [&](const char* text) { write_file_atomically(folder / "a", text); };
+  const FileFacts facts{"a", 3, sha256_hex("abc")};
+  write("abc");
+  EXPECT_EQ(damage_of(facts, folder.path()), "");
+  write("abcd");
+  EXPECT_EQ(damage_of(facts, folder.path()), "has 4 bytes, 3 were written");
+  write("abd");
+  EXPECT_THAT(damage_of(facts, folder.path()),
+              AllOf(StartsWith("has sha256 "), HasSubstr(facts.sha256 + " was written")));
+  EXPECT_THROW(damage_of({"b", 3, facts.sha256}, folder.path()), Error);
+}
+
+TEST(FileFacts, ADigestHas64HexDigitsInLowerCase) {
+  EXPECT_TRUE(is_sha256(sha256_hex("abc")));
+  EXPECT_FALSE(is_sha256(""));
+  EXPECT_FALSE(is_sha256(std::string(63, 'a')));
+  EXPECT_FALSE(is_sha256(std::string(64, 'A')));
+  EXPECT_FALSE(is_sha256(std::string(64, 'g')));
+}
+
+template <class Json>
+class SealedJson : public ::testing::Test {};
+using Kinds = ::testing::Types<json, ordered_json>;
+TYPED_TEST_SUITE(SealedJson, Kinds);
+
+TYPED_TEST(SealedJson, EveryChangeBreaksTheSeal) {
+  TypeParam manifest = {{"step", 3}, {"files", {json_of<TypeParam>({"a", 3, "0"})}}};
+  TypeParam good = sealed(sealed(manifest));
+  for (const char* place : {"/step", "/files/0/bytes", "/sha256"}) {
+    TypeParam changed = good;
+    changed[typename TypeParam::json_pointer(place)] = "x";
+    EXPECT_THAT(take_seal(changed), StartsWith("its values have sha256 ")) << place;
+  }
+  EXPECT_EQ(take_seal(good), "");
+  EXPECT_EQ(good, manifest);
+  EXPECT_THROW(take_seal(good), nlohmann::json::exception);
+}
+
+}  // namespace
+}  // namespace tutti::store
