@@ -63,6 +63,8 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
+bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
+
 }  // namespace
 
 namespace detail {

@@ -36,8 +36,6 @@ class Eager final : public WholeBody {
 
 }  // namespace
 
-std::unique_ptr<StepBody> make_eager_body(Fit& fit) {
-  return std::make_unique<Eager>(fit);
-}
+std::unique_ptr<StepBody> make_eager_body(Fit& fit) { return std::make_unique<Eager>(fit); }
 
 }  // namespace tutti::detail

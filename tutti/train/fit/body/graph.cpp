@@ -68,8 +68,6 @@ class Graph final : public LateBody {
 
 }  // namespace
 
-std::unique_ptr<StepBody> make_graph_body(Fit& fit) {
-  return std::make_unique<Graph>(fit);
-}
+std::unique_ptr<StepBody> make_graph_body(Fit& fit) { return std::make_unique<Graph>(fit); }
 
 }  // namespace tutti::detail

@@ -47,8 +47,6 @@ void LateBody::read_figures(ReplicaContext replica, const Epoch& epoch,
   });
 }
 
-std::unique_ptr<StepBody> make_late_body(Fit& fit) {
-  return std::make_unique<LateBody>(fit);
-}
+std::unique_ptr<StepBody> make_late_body(Fit& fit) { return std::make_unique<LateBody>(fit); }
 
 }  // namespace tutti::detail

@@ -16,8 +16,7 @@ std::unique_ptr<StepBody> body_of(Fit& fit, int local) {
 }
 
 WholeBody::WholeBody(Fit& fit)
-    : fit_(fit),
-      meets_(nn::meets_in_forward(*fit.model().modules.module(0))) {}
+    : fit_(fit), meets_(nn::meets_in_forward(*fit.model().modules.module(0))) {}
 
 nn::SamplePlace WholeBody::place_of(const BatchOfStep& of) const {
   const int accumulate = fit_.options().accumulate;
