@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include "tutti/base/host.h"
@@ -13,27 +14,36 @@ namespace tutti::test {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
+
+// A checkout of its own, for the copy of the program that is in it.
+TEST(Compare, WithoutPyTorchTheAnswerSaysHowToGetIt) {
+  const TempFolder checkout;
+  std::filesystem::create_directories(checkout / "bench/peer");
+  put_bytes(checkout / "bench/peer/step.py", "");
+  std::filesystem::copy_file(TUTTI_BENCH_PROGRAM, checkout / "tutti_bench");
+  const auto result =
+      run_command({checkout / "tutti_bench", "compare", "--quick", "--data", kDoodles});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("no PyTorch in .venv"), HasSubstr("tools/setup --bench")));
+}
 
 class BesidePeers : public testing::Test {
  protected:
   void SetUp() override {
     if (std::getenv("TUTTI_TEST_PEERS") == nullptr) GTEST_SKIP() << "make bench runs it";
+    if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0)
+      GTEST_SKIP() << "no PyTorch in .venv";
   }
 };
 
-// Where PyTorch is, every row but those of JAX and DeepSpeed where these are not, by name;
-// elsewhere the answer says how to get it.
+// Every row but those of JAX and DeepSpeed where these are not, by name.
 TEST_F(BesidePeers, Compare) {
-  const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
   const TempFolder folder;
   const auto result =
       tutti_bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
-  if (!torch) {
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("tools/setup --bench"));
-    return;
-  }
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto lines = lines_of(folder / "f.json");
   const bool no_jax = result.out.find("JAX is left out: ") != std::string::npos;
@@ -49,7 +59,6 @@ TEST_F(BesidePeers, Compare) {
 // The best of the peers that are here is as fast as the fastest row; DeepSpeed and oneCCL have one
 // each or are named.
 TEST_F(BesidePeers, AllReduce) {
-  if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0) return;
   const TempFolder folder;
   const auto result = tutti_bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
                                    "--json", folder / "f.json"});
