@@ -8,8 +8,6 @@
 #include <set>
 #include <type_traits>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/reduction_shape.h"
@@ -21,7 +19,6 @@
 namespace tutti {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
 namespace {
 
@@ -94,7 +91,7 @@ class ManifestReader {
 
   CheckpointManifest read(std::string_view text) const {
     try {
-      ordered_json json = parse_json<ordered_json>(text, kDeepest);
+      OrderedJson json = parse_json<OrderedJson>(text, kDeepest);
       require_written(json);
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
@@ -109,9 +106,9 @@ class ManifestReader {
       if (json.contains(kGivenShares)) get(kGivenShares, json, manifest.given_shares);
       if (json.contains(kData)) get(kData, json, manifest.data_sha256);
       if (json.contains(kValidation)) get(kValidation, json, manifest.validation_sha256);
-      const ordered_json& files = json.at("files");
+      const OrderedJson& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
-      for (const ordered_json& file : files) {
+      for (const OrderedJson& file : files) {
         CheckpointFile& one = manifest.files.emplace_back();
         get("name", file, one.name);
         get("bytes", file, one.bytes);
@@ -119,7 +116,7 @@ class ManifestReader {
       }
       check(manifest);
       return manifest;
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const JsonError& error) {
       throw damaged(fmt::format("cannot be read: {}", error.what()));
     }
   }
@@ -135,7 +132,7 @@ class ManifestReader {
   }
 
   // Of a known format, and as it was written; takes the digest out.
-  void require_written(ordered_json& json) const {
+  void require_written(OrderedJson& json) const {
     if (const std::string format = json.at("format"); format != detail::kCheckpointFormat)
       throw UsageError(
           fmt::format("checkpoint {} is of format \"{}\", which another version of tutti has "
@@ -147,27 +144,27 @@ class ManifestReader {
       throw damaged(fmt::format("its values have sha256 {}, {} was written", now, digest));
   }
 
-  void read_shares(const ordered_json& list, data::ShareSchedule& schedule) const {
-    const auto whole = [&](const ordered_json& got) {
+  void read_shares(const OrderedJson& list, data::ShareSchedule& schedule) const {
+    const auto whole = [&](const OrderedJson& got) {
       require(got.is_number_unsigned() && got.get<uint64_t>() <= uint64_t{kMostCounted},
               "shares: a number", got.dump(), "a whole one");
       return got.get<int64_t>();
     };
     require(list.is_array(), kShares, list.dump(), "a list");
-    for (const ordered_json& change : list) {
+    for (const OrderedJson& change : list) {
       require(change.is_object() && change.contains("step") && change.contains(kShares) &&
                   change.at(kShares).is_array(),
               kShares, change.dump(), "a step and its shares");
       data::SharesFrom& from = schedule.changes.emplace_back();
       from.step = whole(change.at("step"));
-      for (const ordered_json& share : change.at(kShares)) from.shares.push_back(whole(share));
+      for (const OrderedJson& share : change.at(kShares)) from.shares.push_back(whole(share));
     }
   }
 
   // A number of JSON becomes any C++ number in silence: 1e308 a seed, -1 a size.
   template <class T>
-  void get(const char* name, const ordered_json& json, T& value) const {
-    const ordered_json& got = json.at(name);
+  void get(const char* name, const OrderedJson& json, T& value) const {
+    const OrderedJson& got = json.at(name);
     if constexpr (std::is_same_v<T, bool>) {
       require(got.is_boolean(), name, got.dump(), "true or false");
       value = got.get<bool>();
@@ -185,7 +182,7 @@ class ManifestReader {
     } else {
       try {
         got.get_to(value);
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const JsonError& error) {
         throw damaged(fmt::format("{}: {}", name, error.what()));
       }
     }
@@ -296,7 +293,7 @@ class ManifestReader {
 }  // namespace
 
 std::string CheckpointManifest::to_json() const {
-  ordered_json json = {{"format", detail::kCheckpointFormat}};
+  OrderedJson json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
   if (!tables.empty()) json[kTableWords] = tables;
   if (!noise_scale.empty()) json[kNoise] = noise_scale;
@@ -310,7 +307,7 @@ std::string CheckpointManifest::to_json() const {
   if (!validation_sha256.empty()) json[kValidation] = validation_sha256;
   for (const auto& [from, own] : shares.changes)
     json[kShares].push_back({{"step", from}, {kShares, own}});
-  json["files"] = ordered_json::array();
+  json["files"] = OrderedJson::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   json[kOwnDigest] = sha256_hex(json.dump());

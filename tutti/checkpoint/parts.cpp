@@ -7,8 +7,6 @@
 #include <system_error>
 #include <thread>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -19,7 +17,6 @@
 namespace tutti {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 namespace {
 
@@ -59,7 +56,7 @@ void write_part(const CheckpointPart& part, const std::function<void()>& turn) {
   Sha256 sha;
   const std::array pieces{part.image->bytes()};
   write_file_atomically(partial / name, pieces, &sha, turn);
-  const json facts = {{"name", name},
+  const Json facts = {{"name", name},
                       {"bytes", pieces[0].size()},
                       {"sha256", sha.hex()},
                       {"tensors", part.tensors}};
@@ -92,7 +89,7 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
           fmt::format("the training has ended, and the part of worker {} had not come", worker));
     std::this_thread::sleep_for(again);
   }
-  const json facts = parse_json(read_file(path));
+  const Json facts = parse_json(read_file(path));
   manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
   for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
   fs::remove(path, failure);

@@ -37,8 +37,8 @@ RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
 }
 
 std::string text_of(const RankOnGpu& facts) {
-  return dump_json(nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda,
-                                          facts.machine, facts.gpu, facts.process, facts.sums}));
+  return dump_json(Json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
+                                facts.gpu, facts.process, facts.sums}));
 }
 
 RankOnGpu facts_from(const std::string& text) {

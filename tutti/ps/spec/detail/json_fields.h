@@ -15,7 +15,7 @@
 namespace tutti::ps::detail {
 
 /// `value` for messages, cut off.
-inline std::string shown(const nlohmann::json& value) {
+inline std::string shown(const Json& value) {
   constexpr size_t kMostShown = 80;
   std::string text = dump_json(value);
   if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
@@ -24,8 +24,8 @@ inline std::string shown(const nlohmann::json& value) {
 
 /// An integer from `low` to `high`. Throws Error naming `field`, what was got and expected.
 template <class T>
-T whole_number(const nlohmann::json& value, std::string_view field,
-               T low = std::numeric_limits<T>::min(), T high = std::numeric_limits<T>::max()) {
+T whole_number(const Json& value, std::string_view field, T low = std::numeric_limits<T>::min(),
+               T high = std::numeric_limits<T>::max()) {
   const auto in_range = [&](auto number) {
     return std::cmp_greater_equal(number, low) && std::cmp_less_equal(number, high);
   };
