@@ -180,24 +180,24 @@ class Comparison {
                : ratio >= claim.aim ? "aim met"
                                     : "holds");
     std::fflush(stdout);
-    nlohmann::ordered_json line = {{"bench", "compare"},
-                                   {"model", subject.model},
-                                   {"batch_per_replica", subject.batch},
-                                   {"ours", claim.ours},
-                                   {"theirs", claim.theirs},
-                                   {"ours_images_per_second", median(ours)},
-                                   {"theirs_images_per_second", median(theirs)},
-                                   {"ratio", ratio},
-                                   {"bound", claim.bound},
-                                   {"aim", claim.aim},
-                                   {"holds", holds},
-                                   {"rounds", rounds()}};
+    OrderedJson line = {{"bench", "compare"},
+                        {"model", subject.model},
+                        {"batch_per_replica", subject.batch},
+                        {"ours", claim.ours},
+                        {"theirs", claim.theirs},
+                        {"ours_images_per_second", median(ours)},
+                        {"theirs_images_per_second", median(theirs)},
+                        {"ratio", ratio},
+                        {"bound", claim.bound},
+                        {"aim", claim.aim},
+                        {"holds", holds},
+                        {"rounds", rounds()}};
     line.update(around_);
     lines_ += line.dump() + "\n";
   }
 
   CompareFlags flags_;
-  nlohmann::ordered_json around_;
+  OrderedJson around_;
   Field field_;
   std::set<std::string> left_out_;  // packages
   std::string lines_;

@@ -94,7 +94,7 @@ std::string run_ours(const CollectiveComparison& what, const std::vector<int64_t
 
 class Rows {
  public:
-  Rows(const CollectiveComparison& what, nlohmann::ordered_json around)
+  Rows(const CollectiveComparison& what, OrderedJson around)
       : what_(what), around_(std::move(around)) {
     fmt::print("{}, {}, {} ranks\n{:>10} {:>12} {:<9} {:>12} {:>8} {:>7}\n",
                name_of(what_.collective), what_.engine, what_.ranks, "bytes", "p50 us", "peer",
@@ -116,18 +116,18 @@ class Rows {
                : ratio >= bound ? "holds"
                                 : "BELOW BOUND");
     std::fflush(stdout);
-    nlohmann::ordered_json line = {{"bench", "compare all-reduce"},
-                                   {"engine", what_.engine},
-                                   {"collective", name_of(what_.collective)},
-                                   {"ranks", what_.ranks},
-                                   {"bytes", bytes},
-                                   {"theirs", peer},
-                                   {"ours_p50_us", median(our_us)},
-                                   {"theirs_p50_us", median(their_us)},
-                                   {"ratio", ratio},
-                                   {"bound", bound},
-                                   {"holds", ratio >= bound},
-                                   {"rounds", ours.size()}};
+    OrderedJson line = {{"bench", "compare all-reduce"},
+                        {"engine", what_.engine},
+                        {"collective", name_of(what_.collective)},
+                        {"ranks", what_.ranks},
+                        {"bytes", bytes},
+                        {"theirs", peer},
+                        {"ours_p50_us", median(our_us)},
+                        {"theirs_p50_us", median(their_us)},
+                        {"ratio", ratio},
+                        {"bound", bound},
+                        {"holds", ratio >= bound},
+                        {"rounds", ours.size()}};
     line.update(around_);
     lines += line.dump() + "\n";
   }
@@ -136,7 +136,7 @@ class Rows {
 
  private:
   const CollectiveComparison& what_;
-  const nlohmann::ordered_json around_;
+  const OrderedJson around_;
 };
 
 // As the measurements make them: every rank's part is a whole number of elements.

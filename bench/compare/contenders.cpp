@@ -71,10 +71,10 @@ class Peers final : public Contender {
   }
 
   double images_per_second(const Trial& trial) override {
-    const nlohmann::json command = {{"model", trial.model},
-                                    {"batch", batch_of_each(trial)},
-                                    {"steps", trial.steps},
-                                    {"warmup", trial.warmup}};
+    const Json command = {{"model", trial.model},
+                          {"batch", batch_of_each(trial)},
+                          {"steps", trial.steps},
+                          {"warmup", trial.warmup}};
     for (Child& child : children_) child.say(command.dump());
     double total = 0, slowest = 0;
     for (Child& child : children_) {

@@ -41,9 +41,9 @@ class Staying final : public CollectivePeer {
   Times times(const PeerTrial& trial) override {
     auto& group = groups_[trial.ranks];
     if (!group) group = start(trial);
-    const nlohmann::json task = {{"collective", name_of(trial.collective)},
-                                 {"bytes", trial.bytes},
-                                 {"iterations", trial.iterations}};
+    const Json task = {{"collective", name_of(trial.collective)},
+                       {"bytes", trial.bytes},
+                       {"iterations", trial.iterations}};
     for (Child& child : group->children) child.say(task.dump());
     Times times;
     for (Child& child : group->children) {

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -114,7 +113,7 @@ std::vector<std::string> words_of(const SparseBench& bench) {
 
 // Servers, and this program as their workers; the row that these measured.
 template <class Bench>
-nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
+OrderedJson launch_row(const Flags& flags, const Bench& bench) {
   const ScratchFile row;
   LaunchOptions options{.num_workers = static_cast<int>(flags.workers),
                         .command = {own_program().string(), "servers", "--engine", bench.engine,
@@ -134,7 +133,7 @@ nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
                           options);
   const LaunchResult result = launch(options);
   if (result.exit_code != 0) throw Error(failure_report(result));
-  return parse_json<nlohmann::ordered_json>(read_file(row.path()));
+  return parse_json<OrderedJson>(read_file(row.path()));
 }
 
 void print_head(const Flags& flags) {
@@ -149,7 +148,7 @@ void print_head(const Flags& flags) {
              "push GB/s", "push_pull GB/s", "limit GB/s", "share of limit");
 }
 
-void print_row(const nlohmann::ordered_json& row) {
+void print_row(const OrderedJson& row) {
   const auto figure = [&](const char* name) { return row.at(name).get<double>(); };
   const char* const verdict = row.at("correct").get<bool>() ? "" : "   WRONG";
   if (row.contains("rows"))
@@ -169,7 +168,7 @@ int measure(const Flags& flags, const std::vector<Bench>& benches) {
   std::string lines;
   bool correct = true;
   for (const Bench& bench : benches) {
-    const nlohmann::ordered_json row = launch_row(flags, bench);
+    const OrderedJson row = launch_row(flags, bench);
     print_row(row);
     std::fflush(stdout);
     lines += row.dump() + "\n";

@@ -198,11 +198,12 @@ std::string deepened(std::string_view bytes) {
 /// What is done with values everywhere: they are printed, copied and compared.
 void json_text(std::string_view bytes) {
   try {
-    const nlohmann::json read = parse_json(deepened(bytes));
-    const nlohmann::json copy = read;
-    promise(copy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size() > 0);
+    const Json read = parse_json(deepened(bytes));
+    const Json copy = read;
+    promise(dump_json_lossy(copy).size() > 0);
     promise(copy == read);
-  } catch (const nlohmann::json::exception&) {
+    promise(OrderedJson(copy) == OrderedJson(read));
+  } catch (const JsonError&) {
   }
 }
 void jsonl_deep(std::string_view bytes) { jsonl_file(deepened(bytes)); }

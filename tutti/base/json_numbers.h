@@ -13,20 +13,20 @@
 namespace tutti {
 
 /// The number, or "nan", "inf", "-inf".
-inline nlohmann::json json_of(double value) {
+inline Json json_of(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
 /// Each as json_of() has it.
-inline nlohmann::json json_of(const std::vector<double>& values) {
-  nlohmann::json list = nlohmann::json::array();
+inline Json json_of(const std::vector<double>& values) {
+  Json list = Json::array();
   for (const double value : values) list.push_back(json_of(value));
   return list;
 }
 
-/// What json_of() wrote. Throws nlohmann::json::exception for anything else.
-inline double double_from(const nlohmann::json& json) {
+/// What json_of() wrote. Throws JsonError for anything else.
+inline double double_from(const Json& json) {
   if (json == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (json == "inf") return std::numeric_limits<double>::infinity();
   if (json == "-inf") return -std::numeric_limits<double>::infinity();
@@ -34,10 +34,9 @@ inline double double_from(const nlohmann::json& json) {
 }
 
 /// A list of them. Throws as double_from(), and for what is no list.
-inline std::vector<double> doubles_from(const nlohmann::json& json) {
+inline std::vector<double> doubles_from(const Json& json) {
   std::vector<double> values;
-  for (const nlohmann::json& value : json.get_ref<const nlohmann::json::array_t&>())
-    values.push_back(double_from(value));
+  for (const Json& value : json.elements()) values.push_back(double_from(value));
   return values;
 }
 

@@ -8,8 +8,6 @@
 #include <set>
 #include <type_traits>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/reduction_shape.h"
@@ -21,7 +19,6 @@
 namespace tutti {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
 namespace {
 
@@ -77,12 +74,12 @@ constexpr const char* kValidation = "validation_sha256";  // only where there is
 constexpr int kDeepest = 8;  // a manifest needs 5; JSON is printed by recursion
 
 // What version 1 had in fields of its own, as parts of a training keep it since.
-ordered_json kept_of_version_1(const ordered_json& json, int replicas) {
-  ordered_json kept = {{"callbacks", json.at("callbacks")},
+OrderedJson kept_of_version_1(const OrderedJson& json, int replicas) {
+  OrderedJson kept = {{"callbacks", json.at("callbacks")},
                        {"shares",
                         {{"format", "tutti shares 1"},
                          {"replicas", replicas},
-                         {"changes", json.value("shares", ordered_json::array())}}}};
+                         {"changes", json.value("shares", OrderedJson::array())}}}};
   if (!json.at("loss_scale").empty()) kept["loss_scale"] = json.at("loss_scale");
   if (json.contains("noise_scale")) kept["noise_scale"] = json.at("noise_scale");
   return kept;
@@ -95,7 +92,7 @@ class ManifestReader {
 
   CheckpointManifest read(std::string_view text) const {
     try {
-      ordered_json json = parse_json<ordered_json>(text, kDeepest);
+      OrderedJson json = parse_json<OrderedJson>(text, kDeepest);
       const bool version_1 = require_written(json) == detail::kCheckpointFormat1;
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
@@ -110,9 +107,9 @@ class ManifestReader {
       if (json.contains(kValidation)) get(kValidation, json, manifest.validation_sha256);
       read_kept(version_1 ? kept_of_version_1(json, manifest.replicas) : json.at(kKept),
                 manifest.kept);
-      const ordered_json& files = json.at("files");
+      const OrderedJson& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
-      for (const ordered_json& file : files) {
+      for (const OrderedJson& file : files) {
         CheckpointFile& one = manifest.files.emplace_back();
         get("name", file, one.name);
         get("bytes", file, one.bytes);
@@ -120,7 +117,7 @@ class ManifestReader {
       }
       check(manifest);
       return manifest;
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const JsonError& error) {
       throw damaged(fmt::format("cannot be read: {}", error.what()));
     }
   }
@@ -136,7 +133,7 @@ class ManifestReader {
   }
 
   // Of a known format, which it returns, and as it was written; takes the digest out.
-  std::string require_written(ordered_json& json) const {
+  std::string require_written(OrderedJson& json) const {
     std::string format = json.at("format");
     if (format != detail::kCheckpointFormat && format != detail::kCheckpointFormat1)
       throw UsageError(fmt::format(
@@ -147,15 +144,15 @@ class ManifestReader {
     return format;
   }
 
-  void read_kept(const ordered_json& parts, std::map<std::string, std::string>& kept) const {
+  void read_kept(const OrderedJson& parts, std::map<std::string, std::string>& kept) const {
     require(parts.is_object(), kKept, dump_json(parts), "what each part keeps, by name");
     for (const auto& [name, words] : parts.items()) kept[name] = dump_json(words);
   }
 
   // A number of JSON becomes any C++ number in silence: 1e308 a seed, -1 a size.
   template <class T>
-  void get(const char* name, const ordered_json& json, T& value) const {
-    const ordered_json& got = json.at(name);
+  void get(const char* name, const OrderedJson& json, T& value) const {
+    const OrderedJson& got = json.at(name);
     if constexpr (std::is_same_v<T, bool>) {
       require(got.is_boolean(), name, got.dump(), "true or false");
       value = got.get<bool>();
@@ -173,7 +170,7 @@ class ManifestReader {
     } else {
       try {
         got.get_to(value);
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const JsonError& error) {
         throw damaged(fmt::format("{}: {}", name, error.what()));
       }
     }
@@ -272,7 +269,7 @@ class ManifestReader {
 }  // namespace
 
 std::string CheckpointManifest::to_json() const {
-  ordered_json json = {{"format", detail::kCheckpointFormat}};
+  OrderedJson json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
   if (!tables.empty()) json[kTableWords] = tables;
   if (!lives.empty()) json[kLives] = lives;
@@ -283,11 +280,11 @@ std::string CheckpointManifest::to_json() const {
   if (!given_shares.empty()) json[kGivenShares] = given_shares;
   if (!data_sha256.empty()) json[kData] = data_sha256;
   if (!validation_sha256.empty()) json[kValidation] = validation_sha256;
-  json[kKept] = ordered_json::object();
-  for (const auto& [name, words] : kept) json[kKept][name] = parse_json<ordered_json>(words);
-  json["files"] = ordered_json::array();
+  json[kKept] = OrderedJson::object();
+  for (const auto& [name, words] : kept) json[kKept][name] = parse_json<OrderedJson>(words);
+  json["files"] = OrderedJson::array();
   for (const CheckpointFile& file : files)
-    json["files"].push_back(store::json_of<ordered_json>(file));
+    json["files"].push_back(store::json_of<OrderedJson>(file));
   return store::sealed(std::move(json)).dump(1) + "\n";
 }
 

@@ -7,8 +7,6 @@
 #include <system_error>
 #include <thread>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -20,7 +18,6 @@
 namespace tutti {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 namespace {
 
@@ -60,7 +57,7 @@ void write_part(const CheckpointPart& part, const std::function<void()>& turn) {
   Sha256 sha;
   const std::array pieces{part.image->bytes()};
   write_file_atomically(partial / name, pieces, &sha, turn);
-  auto facts = store::json_of<json>({name, std::ssize(pieces[0]), sha.hex()});
+  auto facts = store::json_of<Json>({name, std::ssize(pieces[0]), sha.hex()});
   facts["tensors"] = part.tensors;
   write_file_atomically(facts_file(partial, part.worker), facts.dump());
 }
@@ -91,7 +88,7 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
           fmt::format("the training has ended, and the part of worker {} had not come", worker));
     std::this_thread::sleep_for(again);
   }
-  const json facts = parse_json(read_file(path));
+  const Json facts = parse_json(read_file(path));
   manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
   for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
   fs::remove(path, failure);

@@ -21,7 +21,7 @@ void print_line(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 /// `json` as text: bytes of names that are no UTF-8 become U+FFFD, one each.
-inline std::string json_text(const nlohmann::ordered_json& json, int indent = -1) {
+inline std::string json_text(const OrderedJson& json, int indent = -1) {
   return dump_json_lossy(json, indent);
 }
 

@@ -16,8 +16,6 @@
 namespace tutti::data {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kSpareBytes = 1 << 16;
 constexpr size_t kLengthBytes = 8;
@@ -82,7 +80,7 @@ std::string make_beginning(std::string_view what, const std::vector<const NamedA
                             fmt::join(entry->array.shape(), ","), offset, end);
       offset = end;
     }
-  } catch (const Json::exception& error) {
+  } catch (const JsonError& error) {
     throw UsageError(fmt::format("cannot write {}: a name or metadata is no UTF-8 text: {}", what,
                                  error.what()));
   }
@@ -146,19 +144,9 @@ class Reader {
 
   Json parse(std::string_view text) const {
     if (!text.starts_with('{')) fail("the header does not start with '{{'");
-    // One set of keys for each object that is open: JSON itself lets a key come twice.
-    std::vector<std::set<std::string>> open;
-    const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
-      if (event == Json::parse_event_t::object_start) open.emplace_back();
-      if (event == Json::parse_event_t::object_end) open.pop_back();
-      if (event == Json::parse_event_t::key &&
-          !open.back().insert(parsed.get<std::string>()).second)
-        fail("key \"{}\" is there twice", parsed.get<std::string>());
-      return true;
-    };
     try {
-      return parse_json(text, kDeepest, check);
-    } catch (const Json::exception& error) {
+      return parse_json_once(text, kDeepest);
+    } catch (const JsonError& error) {
       fail("the header is no JSON: {}", error.what());
     }
   }

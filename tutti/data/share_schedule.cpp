@@ -10,8 +10,6 @@
 namespace tutti::data {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr const char* kSharesFormat = "tutti shares 1";
 constexpr int kDeepestShares = 4;  // a file needs 3
 
@@ -21,8 +19,8 @@ class SharesReader {
   explicit SharesReader(const std::filesystem::path& path) : path_(path) {}
 
   ShareSchedule read(std::string_view text, int replicas) const {
-    const ordered_json json = parse(text);
-    if (!json.is_object() || json.value("format", ordered_json()) != kSharesFormat)
+    const OrderedJson json = parse(text);
+    if (!json.is_object() || json.value("format", OrderedJson()) != kSharesFormat)
       throw wrong(fmt::format(
           "its field format is {}, expected \"{}\"",
           json.is_object() && json.contains("format") ? dump_json(json.at("format")) : "not there",
@@ -33,9 +31,9 @@ class SharesReader {
                       "shares of these",
                       of, replicas, of));
     ShareSchedule schedule;
-    for (const ordered_json& change : list(json, "changes")) {
+    for (const OrderedJson& change : list(json, "changes")) {
       SharesFrom& from = schedule.changes.emplace_back(SharesFrom{whole(change, "step"), {}});
-      for (const ordered_json& share : list(change, "shares"))
+      for (const OrderedJson& share : list(change, "shares"))
         from.shares.push_back(whole_number(share, "a share"));
     }
     if (const std::string why = schedule.objection(replicas); !why.empty()) throw wrong(why);
@@ -47,20 +45,20 @@ class SharesReader {
     return UsageError(fmt::format("shares of {}: {}", path_.string(), what));
   }
 
-  ordered_json parse(std::string_view text) const {
+  OrderedJson parse(std::string_view text) const {
     try {
-      return parse_json<ordered_json>(text, kDeepestShares);
-    } catch (const nlohmann::json::exception& error) {
+      return parse_json<OrderedJson>(text, kDeepestShares);
+    } catch (const JsonError& error) {
       throw wrong(fmt::format("cannot be read as JSON: {}", error.what()));
     }
   }
 
-  const ordered_json& field(const ordered_json& of, const char* name) const {
+  const OrderedJson& field(const OrderedJson& of, const char* name) const {
     if (!of.is_object() || !of.contains(name))
       throw wrong(fmt::format("its field {} is not there", name));
     return of.at(name);
   }
-  int64_t whole_number(const ordered_json& got, const char* name) const {
+  int64_t whole_number(const OrderedJson& got, const char* name) const {
     const bool whole =
         got.is_number_unsigned() && got.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
     if (!whole)
@@ -68,11 +66,11 @@ class SharesReader {
           fmt::format("{} is {}, expected a whole number, 0 or more", name, dump_json(got)));
     return got.get<int64_t>();
   }
-  int64_t whole(const ordered_json& of, const char* name) const {
+  int64_t whole(const OrderedJson& of, const char* name) const {
     return whole_number(field(of, name), name);
   }
-  const ordered_json& list(const ordered_json& of, const char* name) const {
-    const ordered_json& got = field(of, name);
+  const OrderedJson& list(const OrderedJson& of, const char* name) const {
+    const OrderedJson& got = field(of, name);
     if (!got.is_array())
       throw wrong(fmt::format("{} is {}, expected a list", name, dump_json(got)));
     return got;
@@ -121,8 +119,8 @@ std::string ShareSchedule::objection(int replicas) const {
 }
 
 std::string ShareSchedule::to_json(int replicas) const {
-  ordered_json json = {
-      {"format", kSharesFormat}, {"replicas", replicas}, {"changes", ordered_json::array()}};
+  OrderedJson json = {
+      {"format", kSharesFormat}, {"replicas", replicas}, {"changes", OrderedJson::array()}};
   for (const auto& [step, shares] : changes)
     json["changes"].push_back({{"step", step}, {"shares", shares}});
   return dump_json(json, 1) + "\n";

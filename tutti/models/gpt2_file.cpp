@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -21,8 +19,6 @@
 
 namespace tutti::models {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::string_view kBody = "transformer.", kHead = "lm_head.weight",
                            kWords = "transformer.wte.weight";
@@ -96,7 +92,7 @@ GptOptions gpt2_options(const std::filesystem::path& config) {
             .tied = json.value("tie_word_embeddings", true),
             .gelu_by_tanh = gelu_by_tanh(json),
             .epsilon = json.value("layer_norm_epsilon", 1e-5)};
-  } catch (const Json::exception& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: {}", config.string(), error.what()));
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", config.string(), error.what()));

@@ -28,12 +28,12 @@ struct Card {
 };
 
 std::string encode(const Listener& listener, int streams, int called) {
-  return dump_json_lossy(nlohmann::json{{"number", listener.address().number()},
-                                        {"port", listener.address().port()},
-                                        {"identity", listener.identity()},
-                                        {"process", process_words()},
-                                        {"streams", streams},
-                                        {"called", called}},
+  return dump_json_lossy(Json{{"number", listener.address().number()},
+                              {"port", listener.address().port()},
+                              {"identity", listener.identity()},
+                              {"process", process_words()},
+                              {"streams", streams},
+                              {"called", called}},
                          -1, true);
 }
 

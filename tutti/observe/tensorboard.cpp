@@ -45,8 +45,8 @@ std::string host_name() {
 // Readers refuse an event, and all that follow it, for one string that is no UTF-8.
 void check_utf8(std::string_view text, std::string_view what) {
   try {
-    static_cast<void>(dump_json(nlohmann::json(text)));
-  } catch (const nlohmann::json::exception& error) {
+    static_cast<void>(dump_json(Json(text)));
+  } catch (const JsonError& error) {
     throw UsageError(fmt::format("TensorBoard: {} is no UTF-8 text: {}", what, error.what()));
   }
 }

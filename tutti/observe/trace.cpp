@@ -16,10 +16,8 @@
 namespace tutti {
 namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json json_of(const Field::Value& value) {
-  return std::visit([](const auto& known) { return ordered_json(known); }, value);
+OrderedJson json_of(const Field::Value& value) {
+  return std::visit([](const auto& known) { return OrderedJson(known); }, value);
 }
 
 std::filesystem::path file_of_worker(std::filesystem::path file, int worker) {
@@ -47,7 +45,7 @@ void Trace::keep(const Event& event) {
   // By the clock that the processes of a machine share: with pauses, unlike Clock.
   const auto when = event.when.time_since_epoch() + detail::paused_so_far();
   Entry entry{.begin_us = Micro(when).count(), .name = std::string(event.name)};
-  ordered_json arguments = ordered_json::object();
+  OrderedJson arguments = OrderedJson::object();
   for (const Field& field : event.fields) {
     if (field.name != "us") {
       arguments[std::string(field.name)] = json_of(field.value);
@@ -74,13 +72,13 @@ std::string Trace::json() const {
   std::string text = fmt::format(
       "{{\"displayTimeUnit\":\"ms\",\"leftOut\":{},\"traceEvents\":[\n"
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":{}}}}}",
-      left_out_, process_, dump_json(ordered_json(name_)));
+      left_out_, process_, dump_json(OrderedJson(name_)));
   for (const Entry* const entry : sorted) {
     const std::string length = entry->length_us < 0
                                    ? R"("ph":"i","s":"t")"
                                    : fmt::format(R"("ph":"X","dur":{:.3f})", entry->length_us);
     text += fmt::format(",\n{{\"name\":{},{},\"ts\":{:.3f},\"pid\":{},\"tid\":{},\"args\":{}}}",
-                        dump_json(ordered_json(entry->name)), length, entry->begin_us, process_,
+                        dump_json(OrderedJson(entry->name)), length, entry->begin_us, process_,
                         entry->thread, entry->arguments);
   }
   return text + "\n]}\n";

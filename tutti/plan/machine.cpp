@@ -16,7 +16,6 @@
 namespace tutti::plan {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr int kMachineVersion = 1;
 
 /// Straight through two points.
@@ -46,11 +45,11 @@ void check_link(const MeasuredLink& link) {
   require(link.hosts >= 2, "link.hosts", fmt::format("{}", link.hosts), "2 or more");
 }
 
-Json json_of(const EngineSpeed& engine) {
+OrderedJson json_of(const EngineSpeed& engine) {
   return {{"latency", engine.latency}, {"bytes_per_second", engine.bytes_per_second}};
 }
 
-Json json_of(const MeasuredLink& link) {
+OrderedJson json_of(const MeasuredLink& link) {
   return {{"bytes_per_second", link.wire.bytes_per_second},
           {"latency", link.wire.latency},
           {"hosts", link.hosts}};
@@ -59,7 +58,7 @@ Json json_of(const MeasuredLink& link) {
 /// Takes the fields of an object one by one; what is left at the end nobody knows.
 class Fields {
  public:
-  Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
+  Fields(const OrderedJson& object, std::string place) : object_(object), place_(std::move(place)) {
     if (!object.is_object()) throw DataError(place_ + ": expected a JSON object");
   }
 
@@ -87,20 +86,20 @@ class Fields {
   }
 
  private:
-  static void fail(const std::string& place, const Json& value, const char* expected) {
+  static void fail(const std::string& place, const OrderedJson& value, const char* expected) {
     throw DataError(fmt::format("{} is {}; expected {}", place, dump_json(value), expected));
   }
-  static void read(const Json& value, const std::string& place, std::string& to) {
+  static void read(const OrderedJson& value, const std::string& place, std::string& to) {
     if (!value.is_string()) fail(place, value, "a text");
     to = value.get<std::string>();
   }
-  static void read(const Json& value, const std::string& place, double& to) {
+  static void read(const OrderedJson& value, const std::string& place, double& to) {
     if (!value.is_number()) fail(place, value, "a number");
     to = value.get<double>();
   }
   template <class Whole>
     requires std::is_integral_v<Whole>
-  static void read(const Json& value, const std::string& place, Whole& to) {
+  static void read(const OrderedJson& value, const std::string& place, Whole& to) {
     double number = 0;
     read(value, place, number);
     constexpr double kMost = std::is_same_v<Whole, int> ? 1e9 : 1e18;
@@ -108,20 +107,20 @@ class Fields {
       fail(place, value, "a whole number");
     to = static_cast<Whole>(number);
   }
-  static void read(const Json& value, const std::string& place, EngineSpeed& to) {
+  static void read(const OrderedJson& value, const std::string& place, EngineSpeed& to) {
     Fields fields(value, place);
     fields.take("latency", to.latency);
     fields.take("bytes_per_second", to.bytes_per_second);
     fields.end();
   }
-  static void read(const Json& value, const std::string& place, MeasuredLink& to) {
+  static void read(const OrderedJson& value, const std::string& place, MeasuredLink& to) {
     Fields fields(value, place);
     fields.take("bytes_per_second", to.wire.bytes_per_second);
     fields.take("latency", to.wire.latency);
     fields.take("hosts", to.hosts);
     fields.end();
   }
-  static void read(const Json& value, const std::string& place, BatchTime& to) {
+  static void read(const OrderedJson& value, const std::string& place, BatchTime& to) {
     Fields fields(value, place);
     fields.take("batch", to.batch);
     fields.take("forward", to.forward);
@@ -129,13 +128,13 @@ class Fields {
     fields.end();
   }
   template <class T>
-  static void read(const Json& value, const std::string& place, std::vector<T>& to) {
+  static void read(const OrderedJson& value, const std::string& place, std::vector<T>& to) {
     if (!value.is_array()) fail(place, value, "a list");
     to.assign(value.size(), T{});
     for (size_t i = 0; i < to.size(); ++i) read(value[i], fmt::format("{}[{}]", place, i), to[i]);
   }
 
-  const Json& object_;
+  const OrderedJson& object_;
   std::string place_;
   std::vector<std::string> names_;
 };
@@ -249,10 +248,10 @@ void check(const Machine& machine) {
 
 Machine parse_machine(std::string_view json, std::string_view origin) {
   const std::string place(origin);
-  Json whole;
+  OrderedJson whole;
   try {
-    whole = parse_json<Json>(json);
-  } catch (const Json::exception& error) {
+    whole = parse_json<OrderedJson>(json);
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: not a machine file: {}", place, error.what()));
   }
   if (!whole.is_object() || !whole.contains("tutti_machine"))
@@ -275,14 +274,14 @@ Machine parse_machine(std::string_view json, std::string_view origin) {
 }
 
 std::string to_json(const Machine& machine) {
-  Json whole = {{"tutti_machine", kMachineVersion}};
+  OrderedJson whole = {{"tutti_machine", kMachineVersion}};
   visit_fields(machine, [&]<class Field>(const char* name, const Field& field) {
     if constexpr (std::is_same_v<Field, EngineSpeed>) {
       whole[name] = json_of(field);
     } else if constexpr (std::is_same_v<Field, std::optional<MeasuredLink>>) {
       if (field) whole[name] = json_of(*field);
     } else if constexpr (std::is_same_v<Field, std::vector<BatchTime>>) {
-      whole[name] = Json::array();
+      whole[name] = OrderedJson::array();
       for (const BatchTime& time : field)
         whole[name].push_back(
             {{"batch", time.batch}, {"forward", time.forward}, {"backward", time.backward}});

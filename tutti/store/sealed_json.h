@@ -11,8 +11,8 @@
 
 namespace tutti::store {
 
-template <class Json>
-Json json_of(const FileFacts& facts) {
+template <class J>
+J json_of(const FileFacts& facts) {
   return {{"name", facts.name}, {"bytes", facts.bytes}, {"sha256", facts.sha256}};
 }
 
@@ -20,17 +20,17 @@ Json json_of(const FileFacts& facts) {
 inline constexpr const char* kSeal = "sha256";
 
 /// `manifest` with that field; one that it has is replaced.
-template <class Json>
-Json sealed(Json manifest) {
+template <class J>
+J sealed(J manifest) {
   manifest.erase(kSeal);
   manifest[kSeal] = sha256_hex(dump_json(manifest));
   return manifest;
 }
 
 /// Takes the field out. "its values have sha256 X, Y was written"; "" where they are as they were
-/// written. Throws nlohmann::json::exception where there is no such text.
-template <class Json>
-std::string take_seal(Json& manifest) {
+/// written. Throws JsonError where there is no such text.
+template <class J>
+std::string take_seal(J& manifest) {
   const std::string written = manifest.at(kSeal);
   manifest.erase(kSeal);
   const std::string now = sha256_hex(dump_json(manifest));

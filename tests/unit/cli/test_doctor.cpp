@@ -100,7 +100,7 @@ TEST(Doctor, EachGpuHasALine) {
   EXPECT_EQ(row_of(facts, "cuda:1"), "a GPU, 8.0 GiB");
   const auto json = json_of(facts);
   EXPECT_EQ(json.at("devices").at(0).at("memory_free_bytes"), 79 * kGiB);
-  EXPECT_EQ(json.at("devices").at(0).at("peers"), nlohmann::json::array({1}));
+  EXPECT_EQ(json.at("devices").at(0).at("peers"), Json::array({1}));
   EXPECT_EQ(json.at("driver"), "570.86.15");
 }
 

@@ -31,7 +31,7 @@ std::string commit_of(const std::filesystem::path& folder) {
 
 std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-nlohmann::json json_in(const std::string& output) {
+Json json_in(const std::string& output) {
   for (size_t at = 0; at < output.size();) {
     const size_t end = std::min(output.find('\n', at), output.size());
     const size_t brace = output.find('{', at);
@@ -41,7 +41,7 @@ nlohmann::json json_in(const std::string& output) {
   throw Error("expected a line of JSON, got:\n" + output);
 }
 
-nlohmann::json run_step(const std::filesystem::path& program, const StepFlags& flags) {
+Json run_step(const std::filesystem::path& program, const StepFlags& flags) {
   const JobFlags& job = flags.job;
   std::vector<std::string> command = {program.string(),
                                       "bench",
@@ -70,7 +70,7 @@ nlohmann::json run_step(const std::filesystem::path& program, const StepFlags& f
   return json_in(Child(std::move(command)).finish(kRunLimit));
 }
 
-nlohmann::ordered_json surroundings() {
+OrderedJson surroundings() {
   const HostFacts& host = host_facts();
   return {{"commit", commit_of(own_program().parent_path())},
           {"machine", host.cpu_model},

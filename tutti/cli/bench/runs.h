@@ -6,8 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/cli/bench/step.h"
 
 namespace tutti::cli {
@@ -16,13 +15,13 @@ namespace tutti::cli {
 std::filesystem::path own_program();
 
 /// The first line of `output` that has a JSON object, as that object. Error when there is none.
-nlohmann::json json_in(const std::string& output);
+Json json_in(const std::string& output);
 
 /// Runs `PROGRAM bench step` with these flags as a process of its own; its JSON.
-nlohmann::json run_step(const std::filesystem::path& program, const StepFlags& flags);
+Json run_step(const std::filesystem::path& program, const StepFlags& flags);
 
 /// commit of the checkout that this program is in, machine, cores, compiler, torch: what a result
 /// means nothing without.
-nlohmann::ordered_json surroundings();
+OrderedJson surroundings();
 
 }  // namespace tutti::cli

@@ -87,16 +87,16 @@ int bench_scale(const ScaleFlags& flags) {
     fmt::print("{:>8} {:>10.0f} {:>8.2f} {:>10.2f} {:>15.0f} {:>14.2f}\n", count, ours, speedup,
                efficiency, median(rates.limit), share);
     std::fflush(stdout);
-    nlohmann::ordered_json line = {{"bench", "scale"},
-                                   {"model", flags.step.job.model},
-                                   {"strategy", flags.step.job.strategy},
-                                   {"replicas", count},
-                                   {"global_batch", count * flags.batch_per_replica},
-                                   {"images_per_second", ours},
-                                   {"speedup", speedup},
-                                   {"efficiency", efficiency},
-                                   {"limit_images_per_second", median(rates.limit)},
-                                   {"share_of_limit", share}};
+    OrderedJson line = {{"bench", "scale"},
+                        {"model", flags.step.job.model},
+                        {"strategy", flags.step.job.strategy},
+                        {"replicas", count},
+                        {"global_batch", count * flags.batch_per_replica},
+                        {"images_per_second", ours},
+                        {"speedup", speedup},
+                        {"efficiency", efficiency},
+                        {"limit_images_per_second", median(rates.limit)},
+                        {"share_of_limit", share}};
     line.update(surroundings());
     lines += line.dump() + "\n";
   }

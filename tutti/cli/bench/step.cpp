@@ -8,11 +8,10 @@
 #include <cstdio>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/base/random.h"
 #include "tutti/cli/bench/timing.h"
 #include "tutti/cluster/join/join.h"
@@ -244,7 +243,7 @@ StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& o
   return figures;
 }
 
-nlohmann::ordered_json json_of(const StepFlags& flags, int replicas, const StepFigures& figures) {
+OrderedJson json_of(const StepFlags& flags, int replicas, const StepFigures& figures) {
   return {{"bench", "step"},
           {"model", flags.job.model},
           {"strategy", flags.job.strategy},

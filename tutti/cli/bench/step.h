@@ -7,8 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/cli/train/job.h"
 
 namespace tutti {

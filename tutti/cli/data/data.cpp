@@ -13,11 +13,11 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -248,21 +248,19 @@ BenchFigures load_all(const data::Dataset& samples, const BenchFlags& flags) {
   return figures;
 }
 
-nlohmann::ordered_json json_of(const BenchFlags& flags, const DataSpec& spec,
-                               const BenchFigures& figures) {
-  nlohmann::ordered_json json{
-      {"bench", "data"},
-      {"data", data::name_of(spec.kind)},
-      {"batch", flags.batch},
-      {"epochs", flags.epochs},
-      {"samples", figures.samples},
-      {"seconds", figures.seconds},
-      {"samples_per_second", static_cast<double>(figures.samples) / figures.seconds},
-      {"mb_per_second", static_cast<double>(figures.bytes) / 1e6 / figures.seconds},
-      {"workers", figures.report.workers},
-      {"peak_bytes", figures.report.peak_bytes},
-      {"replaced", figures.report.replaced.size()},
-      {"stages", nlohmann::ordered_json::array()}};
+OrderedJson json_of(const BenchFlags& flags, const DataSpec& spec, const BenchFigures& figures) {
+  OrderedJson json{{"bench", "data"},
+                   {"data", data::name_of(spec.kind)},
+                   {"batch", flags.batch},
+                   {"epochs", flags.epochs},
+                   {"samples", figures.samples},
+                   {"seconds", figures.seconds},
+                   {"samples_per_second", static_cast<double>(figures.samples) / figures.seconds},
+                   {"mb_per_second", static_cast<double>(figures.bytes) / 1e6 / figures.seconds},
+                   {"workers", figures.report.workers},
+                   {"peak_bytes", figures.report.peak_bytes},
+                   {"replaced", figures.report.replaced.size()},
+                   {"stages", OrderedJson::array()}};
   for (const data::StageReport& stage : figures.report.stages)
     json["stages"].push_back(
         {{"name", stage.name}, {"samples", stage.samples}, {"seconds", stage.seconds}});

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -24,7 +22,6 @@ namespace tutti::cli {
 namespace {
 
 using data::DataKind;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "tutti data 1";
 constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw,  DataKind::idx,
@@ -52,7 +49,7 @@ data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem:
   }
 }
 
-Json json_of(const models::GptOptions& gpt) {
+OrderedJson json_of(const models::GptOptions& gpt) {
   return {{"layers", gpt.layers},
           {"heads", gpt.heads},
           {"features", gpt.features},
@@ -60,7 +57,7 @@ Json json_of(const models::GptOptions& gpt) {
           {"dropout", gpt.dropout}};
 }
 
-models::GptOptions gpt_of(const Json& json, const DataSpec& spec) {
+models::GptOptions gpt_of(const OrderedJson& json, const DataSpec& spec) {
   return {.vocabulary = std::ssize(spec.classes),
           .context = spec.shape.at(0),
           .layers = json.at("layers"),
@@ -83,14 +80,14 @@ data::Dataset open_photos(DataKind kind, const std::filesystem::path& path,
 }
 
 std::string DataSpec::to_json() const {
-  Json json{{"format", kFormat},  {"model", model}, {"kind", data::name_of(kind)},
-            {"classes", classes}, {"shape", shape}, {"transforms", transforms}};
+  OrderedJson json{{"format", kFormat},  {"model", model}, {"kind", data::name_of(kind)},
+                   {"classes", classes}, {"shape", shape}, {"transforms", transforms}};
   if (!label.empty()) json["label"] = label;
   if (gpt) json["gpt"] = json_of(*gpt);
-  if (table) json["table"] = parse_json<Json>(table->to_json());
+  if (table) json["table"] = parse_json<OrderedJson>(table->to_json());
   try {
     return json.dump(1) + "\n";
-  } catch (const Json::type_error& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("a name is no UTF-8, as {} has to be: {} of {}\n  rename it",
                                 kDataSpecFile, error.what(), fmt::join(classes, ", ")));
   }
@@ -98,7 +95,7 @@ std::string DataSpec::to_json() const {
 
 DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
   try {
-    const Json json = parse_json<Json>(text);
+    const OrderedJson json = parse_json<OrderedJson>(text);
     if (json.value("format", "") != kFormat)
       throw DataError(fmt::format("expected {{\"format\": \"{}\", ...}}", kFormat));
     DataSpec spec{.kind = kind_of(json.at("kind")),
@@ -121,7 +118,7 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
     if (needs_table && !(spec.table && spec.table->target))
       throw DataError("table, with its target, is missing");
     return spec;
-  } catch (const Json::exception& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: {}", where, error.what()));
   } catch (const Error& error) {
     throw DataError(fmt::format("{}: {}", where, error.what()));

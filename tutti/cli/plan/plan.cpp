@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -120,8 +120,8 @@ void print_table(const std::vector<Row>& rows) {
                100 * row.bubble, row.most_kept());
 }
 
-nlohmann::json json_of(const std::vector<Row>& rows) {
-  nlohmann::json all = nlohmann::json::array();
+Json json_of(const std::vector<Row>& rows) {
+  Json all = Json::array();
   for (const Row& row : rows)
     all.push_back({{"schedule", row.name},
                    {"ranks", row.ranks},

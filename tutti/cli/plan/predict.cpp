@@ -12,11 +12,11 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/arguments.h"
@@ -32,8 +32,6 @@
 
 namespace tutti::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kMostSamples = 1e18;
 constexpr double kMostHours = 1e6;  // a century
@@ -234,7 +232,7 @@ void print(const std::vector<plan::Prediction>& rows) {
       "whose t1 covers t2; batch: of a replica\n");
 }
 
-Json json_of(const plan::Prediction& row) {
+OrderedJson json_of(const plan::Prediction& row) {
   return {{"hosts", row.job.hosts},
           {"replicas", row.job.replicas()},
           {"batch", row.job.batch},
@@ -315,7 +313,7 @@ void plan_model(const PredictFlags& flags) {
   for (const plan::Job& job : jobs) rows.push_back(plan::predict(machine, job));
   say_link(flags, machine);
   print(rows);
-  Json all = Json::array();
+  OrderedJson all = OrderedJson::array();
   for (const plan::Prediction& row : rows) all.push_back(json_of(row));
   if (!flags.json.empty()) write_file_atomically(flags.json, all.dump(2) + "\n");
   if (!flags.svg.empty()) write_file_atomically(flags.svg, picture(flags.model, rows));
@@ -337,12 +335,12 @@ void plan_choose(const ChooseFlags& flags) {
     fmt::print("Left out: {} jobs that do not fit into memory, {} that take too long.\n",
                choice.too_large, choice.too_slow);
   if (flags.json.empty()) return;
-  Json all = {{"best", json_of(choice.best.prediction)},
-              {"seconds", choice.best.seconds},
-              {"host_seconds", choice.best.host_seconds},
-              {"tried", choice.tried},
-              {"why", choice.why},
-              {"what_changes", choice.what_changes}};
+  OrderedJson all = {{"best", json_of(choice.best.prediction)},
+                     {"seconds", choice.best.seconds},
+                     {"host_seconds", choice.best.host_seconds},
+                     {"tried", choice.tried},
+                     {"why", choice.why},
+                     {"what_changes", choice.what_changes}};
   write_file_atomically(flags.json, all.dump(2) + "\n");
 }
 

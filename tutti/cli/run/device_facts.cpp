@@ -89,8 +89,8 @@ std::vector<std::pair<std::string, std::string>> rows_of(const DeviceFacts& fact
   return rows;
 }
 
-nlohmann::json json_of(const DeviceFacts& facts) {
-  nlohmann::json gpus = nlohmann::json::array();
+Json json_of(const DeviceFacts& facts) {
+  Json gpus = Json::array();
   for (const GpuFacts& gpu : facts.gpus)
     gpus.push_back({{"name", gpu.name},
                     {"memory_total_bytes", gpu.memory_total_bytes},

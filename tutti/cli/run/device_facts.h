@@ -34,6 +34,6 @@ DeviceFacts device_facts();
 /// Lines for people: a word, and what is to be said of it.
 std::vector<std::pair<std::string, std::string>> rows_of(const DeviceFacts& facts);
 
-nlohmann::json json_of(const DeviceFacts& facts);
+Json json_of(const DeviceFacts& facts);
 
 }  // namespace tutti::cli

@@ -65,10 +65,10 @@ int64_t descriptor_limit() {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, int64_t{1} << 30));
 }
 
-nlohmann::json json_of(const ClusterSpec& spec) {
-  nlohmann::json json = {{"source", spec.source},           {"job", spec.job},
-                         {"kind", name_of(spec.kind)},      {"task", spec.task},
-                         {"num_workers", spec.num_workers}, {"notes", spec.notes}};
+Json json_of(const ClusterSpec& spec) {
+  Json json = {{"source", spec.source},           {"job", spec.job},
+               {"kind", name_of(spec.kind)},      {"task", spec.task},
+               {"num_workers", spec.num_workers}, {"notes", spec.notes}};
   if (spec.worker >= 0) json["worker"] = spec.worker;
   if (spec.local_worker) json["local_worker"] = *spec.local_worker;
   if (spec.num_local_workers) json["num_local_workers"] = *spec.num_local_workers;
@@ -76,39 +76,38 @@ nlohmann::json json_of(const ClusterSpec& spec) {
   return json;
 }
 
-nlohmann::json json_of(const Examination& facts) {
+Json json_of(const Examination& facts) {
   const HostFacts& host = facts.host;
-  nlohmann::json json = {{"cpu", host.cpu_model},
-                         {"instruction_sets", host.instruction_sets},
-                         {"cores_present", host.present_cores},
-                         {"cores", host.cores},
-                         {"cores_usable", host.usable_cores},
-                         {"numa_nodes", host.numa_nodes},
-                         {"memory_total_bytes", host.memory_total_bytes},
-                         {"memory_available_bytes", host.memory_available_bytes},
-                         {"memory_left_bytes", host.memory_left_bytes()},
-                         {"dev_shm_bytes", facts.dev_shm_bytes},
-                         {"descriptor_limit", facts.descriptor_limit},
-                         {"kernel", facts.kernel},
-                         {"engines", facts.engines},
-                         {"addresses", facts.addresses},
-                         {"torch",
-                          {{"version", facts.torch.version},
-                           {"tried", facts.torch.tried},
-                           {"blas", facts.torch.blas},
-                           {"openmp", facts.torch.openmp},
-                           {"abi", facts.torch.abi},
-                           {"cuda", facts.torch.cuda},
-                           {"cpu_capability", facts.torch.cpu_capability},
-                           {"dense_kernel", facts.torch.dense_kernel},
-                           {"threads", facts.torch.threads}}}};
+  Json json = {{"cpu", host.cpu_model},
+               {"instruction_sets", host.instruction_sets},
+               {"cores_present", host.present_cores},
+               {"cores", host.cores},
+               {"cores_usable", host.usable_cores},
+               {"numa_nodes", host.numa_nodes},
+               {"memory_total_bytes", host.memory_total_bytes},
+               {"memory_available_bytes", host.memory_available_bytes},
+               {"memory_left_bytes", host.memory_left_bytes()},
+               {"dev_shm_bytes", facts.dev_shm_bytes},
+               {"descriptor_limit", facts.descriptor_limit},
+               {"kernel", facts.kernel},
+               {"engines", facts.engines},
+               {"addresses", facts.addresses},
+               {"torch",
+                {{"version", facts.torch.version},
+                 {"tried", facts.torch.tried},
+                 {"blas", facts.torch.blas},
+                 {"openmp", facts.torch.openmp},
+                 {"abi", facts.torch.abi},
+                 {"cuda", facts.torch.cuda},
+                 {"cpu_capability", facts.torch.cpu_capability},
+                 {"dense_kernel", facts.torch.dense_kernel},
+                 {"threads", facts.torch.threads}}}};
   json["cuda"] = json_of(facts.devices);
-  json["cpu_quota"] = host.cpu_quota ? nlohmann::json(*host.cpu_quota) : nlohmann::json();
-  json["cgroup_memory_limit_bytes"] = host.cgroup_memory_limit_bytes
-                                          ? nlohmann::json(*host.cgroup_memory_limit_bytes)
-                                          : nlohmann::json();
-  json["cluster"] = facts.cluster ? json_of(*facts.cluster) : nlohmann::json();
-  json["problems"] = nlohmann::json::array();
+  json["cpu_quota"] = host.cpu_quota ? Json(*host.cpu_quota) : Json();
+  json["cgroup_memory_limit_bytes"] =
+      host.cgroup_memory_limit_bytes ? Json(*host.cgroup_memory_limit_bytes) : Json();
+  json["cluster"] = facts.cluster ? json_of(*facts.cluster) : Json();
+  json["problems"] = Json::array();
   for (const Problem& problem : problems_of(facts)) {
     json["problems"].push_back(
         {{"what", problem.what}, {"cure", problem.cure}, {"fatal", problem.fatal}});

@@ -62,7 +62,7 @@ std::string value_words(const CheckpointManifest& manifest) {
 }
 
 // Prints it; the same as JSON.
-nlohmann::ordered_json row_of(const TrainingCheckpoint& checkpoint) {
+OrderedJson row_of(const TrainingCheckpoint& checkpoint) {
   const CheckpointManifest& m = checkpoint.manifest();
   fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n", name_words(checkpoint.path()),
              m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
@@ -79,7 +79,7 @@ nlohmann::ordered_json row_of(const TrainingCheckpoint& checkpoint) {
 }
 
 int list(const CheckpointFlags& flags) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  OrderedJson all = OrderedJson::array();
   fmt::print("{:<20} {:>5} {:>13} {:>9}  {:<14} {}\n", "checkpoint", "epoch", "step of epoch", "MB",
              "strategy", "last epoch");
   for (const auto& path : found_in(flags.place)) {

@@ -15,10 +15,9 @@ std::optional<ps::ServerCounts> counts_of(Model& model, const Strategy& strategy
   return client->server_counts(Deadline(strategy.world().time_limit));
 }
 
-void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
-                const ps::ServerCounts& served) {
+void add_served(OrderedJson& json, const TrainFlags& flags, const ps::ServerCounts& served) {
   const ps::StalenessHistogram& staleness = served.counts.staleness;
-  nlohmann::ordered_json bins = nlohmann::ordered_json::object();
+  OrderedJson bins = OrderedJson::object();
   for (const auto& [steps, updates] : staleness.bins()) bins[std::to_string(steps)] = updates;
   json["servers"] = detail::served_place().num_servers;
   json["staleness"] = flags.job.served.staleness;
@@ -38,34 +37,33 @@ Attendance attendance_of(Strategy& strategy) {
   return {strategy.world().size / local, strategy.membership().those_here().size / local};
 }
 
-nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,
-                                  const Strategy& strategy, Model& model, const History& history,
-                                  const std::string& sha256, const Attendance& there,
-                                  int64_t wire_bytes) {
+OrderedJson figures_of(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
+                       Model& model, const History& history, const std::string& sha256,
+                       const Attendance& there, int64_t wire_bytes) {
   const std::string metric = "val_" + metric_for(spec).name();
-  nlohmann::ordered_json json = {{"model", flags.job.model},
-                                 {"strategy", strategy.kind()},
-                                 {"replicas", strategy.num_replicas_in_sync()},
-                                 {"reduction_shape", strategy.reduction_shape().to_string()},
-                                 {"dense_kernel", nn::name_of(nn::dense_kernel())},
-                                 {"epochs", history.rows.size()},
-                                 {"global_batch", flags.job.global_batch},
-                                 {"train_seconds", history.train_seconds},
-                                 {"images_per_second", history.images_per_second()},
-                                 {"step_ms_p50", history.step_ms_percentile(0.5)},
-                                 {"step_ms_p99", history.step_ms_percentile(0.99)},
-                                 {"input_wait_share", history.input.wait_share()},
-                                 {"data", data::name_of(spec.kind)},
-                                 {"train_loss", history.column("train_loss")},
-                                 {"val_loss", history.last("val_loss")},
-                                 {metric, history.last(metric)},
-                                 {"weights_sha256", sha256},
-                                 {"precision", flags.precision},
-                                 {"accumulate", flags.accumulate},
-                                 {"mesh", strategy.world().mesh.to_string()},
-                                 {"microbatches", flags.microbatches},
-                                 {"compression", flags.job.compression},
-                                 {"wire_bytes_per_step", wire_bytes}};
+  OrderedJson json = {{"model", flags.job.model},
+                      {"strategy", strategy.kind()},
+                      {"replicas", strategy.num_replicas_in_sync()},
+                      {"reduction_shape", strategy.reduction_shape().to_string()},
+                      {"dense_kernel", nn::name_of(nn::dense_kernel())},
+                      {"epochs", history.rows.size()},
+                      {"global_batch", flags.job.global_batch},
+                      {"train_seconds", history.train_seconds},
+                      {"images_per_second", history.images_per_second()},
+                      {"step_ms_p50", history.step_ms_percentile(0.5)},
+                      {"step_ms_p99", history.step_ms_percentile(0.99)},
+                      {"input_wait_share", history.input.wait_share()},
+                      {"data", data::name_of(spec.kind)},
+                      {"train_loss", history.column("train_loss")},
+                      {"val_loss", history.last("val_loss")},
+                      {metric, history.last(metric)},
+                      {"weights_sha256", sha256},
+                      {"precision", flags.precision},
+                      {"accumulate", flags.accumulate},
+                      {"mesh", strategy.world().mesh.to_string()},
+                      {"microbatches", flags.microbatches},
+                      {"compression", flags.job.compression},
+                      {"wire_bytes_per_step", wire_bytes}};
   for (const std::string& name : names_of(flags.measures)) json[name] = history.column(name);
   if (strategy.world().on_devices())
     for (const DeviceQueue& queue : strategy.world().queues)

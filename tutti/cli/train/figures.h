@@ -17,9 +17,8 @@ struct Attendance {
 Attendance attendance_of(Strategy& strategy);
 
 /// The fields of docs/guide/command_line.md. Asks the servers, where there are some, for theirs.
-nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,
-                                  const Strategy& strategy, Model& model, const History& history,
-                                  const std::string& sha256, const Attendance& there,
-                                  int64_t wire_bytes);
+OrderedJson figures_of(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
+                       Model& model, const History& history, const std::string& sha256,
+                       const Attendance& there, int64_t wire_bytes);
 
 }  // namespace tutti::cli

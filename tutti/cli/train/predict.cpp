@@ -237,7 +237,7 @@ class Prediction {
   // `row`: from 1; none of a photo.
   void say_one(const std::string& file, std::optional<int64_t> row, const at::Tensor& output) {
     const std::string place = row ? fmt::format("{}, row {}", file, *row) : file;
-    nlohmann::ordered_json json{{"file", file}};
+    OrderedJson json{{"file", file}};
     if (row) json["row"] = *row;
     if (spec_.predicts_number()) {
       const double value = spec_.target().original(output.item<double>());
@@ -251,7 +251,7 @@ class Prediction {
   }
 
   // "ants 0.9731, bees 0.0269"
-  std::string classes_of(const at::Tensor& logits, nlohmann::ordered_json& json) const {
+  std::string classes_of(const at::Tensor& logits, OrderedJson& json) const {
     const auto [values, labels] = at::topk(at::softmax(logits.to(at::kDouble), 0), flags_.top);
     std::vector<std::string> words;
     for (int64_t i = 0; i < flags_.top; ++i) {

@@ -7,8 +7,6 @@
 
 namespace tutti::detail {
 
-using nlohmann::json;
-
 NodeEnding ending_of(const LaunchResult& result, int node) {
   NodeEnding ending{.node = node,
                     .exit_code = result.exit_code,
@@ -25,14 +23,14 @@ NodeEnding ending_of(const LaunchResult& result, int node) {
 }
 
 std::string encode(const NodeEnding& ending) {
-  return dump_json_lossy(json{ending.node, ending.exit_code, ending.signal, ending.root_cause,
+  return dump_json_lossy(Json{ending.node, ending.exit_code, ending.signal, ending.root_cause,
                               ending.worker, ending.own, ending.error_class, ending.training,
                               ending.step});
 }
 
 NodeEnding decode_ending(std::string_view text) {
   try {
-    const json fields = parse_json(text);
+    const Json fields = parse_json(text);
     NodeEnding ending;
     fields.at(0).get_to(ending.node);
     fields.at(1).get_to(ending.exit_code);
@@ -44,7 +42,7 @@ NodeEnding decode_ending(std::string_view text) {
     fields.at(7).get_to(ending.training);
     fields.at(8).get_to(ending.step);
     return ending;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(
         fmt::format("how the job has ended on another node cannot be read: {}", error.what()));
   }

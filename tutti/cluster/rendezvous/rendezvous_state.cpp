@@ -11,7 +11,6 @@ namespace tutti::detail {
 namespace {
 
 using Kind = RendezvousMessage::Kind;
-using nlohmann::json;
 
 constexpr std::array<std::string_view, 11> kKinds = {"hello",     "welcome", "refused", "exchange",
                                                      "exchanged", "who",     "beat",    "failed",
@@ -26,7 +25,7 @@ RendezvousState::Outgoing reply(RendezvousState::Client to, Kind kind, std::stri
 }  // namespace
 
 std::string encode(const RendezvousMessage& message) {
-  json object = {{"kind", kKinds[static_cast<size_t>(message.kind)]}};
+  Json object = {{"kind", kKinds[static_cast<size_t>(message.kind)]}};
   if (message.worker >= 0) object["worker"] = message.worker;
   if (message.number != 0) object["number"] = message.number;
   if (!message.key.empty()) object["key"] = message.key;
@@ -38,7 +37,7 @@ std::string encode(const RendezvousMessage& message) {
 
 RendezvousMessage decode_rendezvous(std::string_view text) {
   try {
-    const json object = parse_json(text);
+    const Json object = parse_json(text);
     const auto word = object.at("kind").get<std::string>();
     RendezvousMessage message;
     size_t kind = 0;
@@ -51,7 +50,7 @@ RendezvousMessage decode_rendezvous(std::string_view text) {
     message.text = object.value("text", "");
     message.texts = object.value("texts", std::vector<std::string>{});
     return message;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("not a message of the rendezvous: {}", error.what()));
   }
 }

@@ -15,7 +15,7 @@ constexpr int64_t kMaxBytes = int64_t{256} << 20;
 
 // A line of JSON with their lengths, then the texts: they may be any bytes.
 std::string packed(const std::vector<std::string>& texts) {
-  nlohmann::json lengths = nlohmann::json::array();
+  Json lengths = Json::array();
   for (const std::string& text : texts) lengths.push_back(text.size());
   std::string all = dump_json(lengths) + "\n";
   for (const std::string& text : texts) all += text;
@@ -24,10 +24,10 @@ std::string packed(const std::vector<std::string>& texts) {
 
 std::vector<std::string> unpacked(std::string_view all) {
   const size_t line = std::min(all.find('\n'), all.size());
-  const nlohmann::json lengths = parse_json(all.substr(0, line), 1);
+  const Json lengths = parse_json(all.substr(0, line), 1);
   std::string_view rest = all.substr(std::min(line + 1, all.size()));
   std::vector<std::string> texts;
-  for (const nlohmann::json& length : lengths) {
+  for (const Json& length : lengths) {
     texts.emplace_back(rest.substr(0, length.get<size_t>()));
     TUTTI_CHECK(texts.back().size() == length, "a text of {} bytes", dump_json(length));
     rest.remove_prefix(texts.back().size());

@@ -7,16 +7,15 @@ namespace tutti {
 namespace {
 
 using detail::Call;
-using nlohmann::json;
 
 constexpr int kVersion = 1;
 constexpr int kNumDTypes = static_cast<int>(DType::float64) + 1;
 constexpr int kNumReductions = static_cast<int>(ReduceOp::logical_xor) + 1;
 constexpr int kNumCollectives = static_cast<int>(Collective::recv) + 1;
 
-json json_of(const FlightOperation& operation) {
+Json json_of(const FlightOperation& operation) {
   const Call& call = operation.call;
-  json object = {{"number", operation.number},     {"operation", name_of(call.collective)},
+  Json object = {{"number", operation.number},     {"operation", name_of(call.collective)},
                  {"file", operation.file},         {"line", operation.line},
                  {"function", operation.function}, {"state", name_of(operation.state)}};
   if (call.collective != Collective::barrier) {
@@ -37,7 +36,7 @@ json json_of(const FlightOperation& operation) {
 /// A value of the file with the way to it, "groups[1].operations[3].line".
 class Node {
  public:
-  Node(const json& value, std::string way, const std::string& path)
+  Node(const Json& value, std::string way, const std::string& path)
       : value_(value), way_(std::move(way)), path_(path) {}
 
   [[noreturn]] void fail(const std::string& why) const {
@@ -86,7 +85,7 @@ class Node {
  private:
   std::string shown() const { return dump_json(value_).substr(0, 60); }
 
-  const json& value_;
+  const Json& value_;
   std::string way_;
   const std::string& path_;
 };
@@ -141,15 +140,15 @@ std::string_view name_of(FlightOperation::State state) noexcept {
 }
 
 std::string to_json(const FlightRecord& record) {
-  json object = {{"tutti_flight_record", kVersion},
+  Json object = {{"tutti_flight_record", kVersion},
                  {"job", record.job},
                  {"worker", record.worker},
                  {"num_workers", record.num_workers},
                  {"host", record.host},
                  {"pid", record.pid},
-                 {"groups", json::array()}};
+                 {"groups", Json::array()}};
   for (const FlightGroup& group : record.groups) {
-    json operations = json::array();
+    Json operations = Json::array();
     for (const auto& operation : group.operations) operations.push_back(json_of(operation));
     object["groups"].push_back({{"name", group.name},
                                 {"engine", group.engine},
@@ -163,13 +162,13 @@ std::string to_json(const FlightRecord& record) {
 
 FlightRecord parse_flight_record(std::string_view text, const std::filesystem::path& path) {
   const std::string shown = path.string();
-  json object;
+  Json object;
   try {
     object = parse_json(text);
-  } catch (const json::parse_error& error) {
+  } catch (const JsonSyntaxError& error) {
     throw DataError(
         fmt::format("{}: not JSON at byte {} of {}; is it whole?", shown, error.byte, text.size()));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: {}", shown, error.what()));
   }
   const Node root(object, "", shown);

@@ -53,7 +53,7 @@ std::vector<Algorithm> all_algorithms() {
 }
 
 template <class T>
-T number_at(const nlohmann::json& value, const std::string& key, const std::string& place) {
+T number_at(const Json& value, const std::string& key, const std::string& place) {
   if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
       value.get<int64_t>() > std::numeric_limits<T>::max())
     throw DataError(fmt::format("{}: {} is {}; expected a whole number, 0 or more", place, key,
@@ -61,13 +61,13 @@ T number_at(const nlohmann::json& value, const std::string& key, const std::stri
   return value.get<T>();
 }
 
-std::string text_at(const nlohmann::json& value, const std::string& key, const std::string& place) {
+std::string text_at(const Json& value, const std::string& key, const std::string& place) {
   if (!value.is_string())
     throw DataError(fmt::format("{}: {} is {}; expected a name", place, key, dump_json(value)));
   return value.get<std::string>();
 }
 
-TableRow parse_row(const nlohmann::json& json, const std::string& place) {
+TableRow parse_row(const Json& json, const std::string& place) {
   static const std::vector<std::string> kKeys = {"collective", "order", "max_ranks", "max_bytes",
                                                  "algorithm"};
   if (!json.is_object()) throw DataError(fmt::format("{}: expected an object", place));
@@ -196,10 +196,10 @@ Algorithm choose(const Question& question, const AlgorithmTable& table) noexcept
 AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
   static const std::vector<std::string> kKeys = {"tutti_algorithms", "rows"};
   const std::string place(origin);
-  nlohmann::json whole;
+  Json whole;
   try {
     whole = parse_json(json);
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: not a table of algorithms: expected a JSON object: {}", place,
                                 error.what()));
   }
@@ -208,10 +208,10 @@ AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
   for (const auto& [key, value] : whole.items())
     if (key != kKeys[0] && key != kKeys[1])
       throw DataError(place + ": " + unknown_message("key", key, kKeys));
-  if (whole.value(kKeys[0], nlohmann::json()) != kTableVersion)
+  if (whole.value(kKeys[0], Json()) != kTableVersion)
     throw DataError(fmt::format("{}: tutti_algorithms is {}; expected {}", place,
-                                dump_json(whole.value(kKeys[0], nlohmann::json())), kTableVersion));
-  const nlohmann::json rows = whole.value(kKeys[1], nlohmann::json());
+                                dump_json(whole.value(kKeys[0], Json())), kTableVersion));
+  const Json rows = whole.value(kKeys[1], Json());
   if (!rows.is_array()) throw DataError(fmt::format("{}: rows: expected a list", place));
   AlgorithmTable table;
   for (size_t i = 0; i < rows.size(); ++i)
@@ -220,17 +220,15 @@ AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
 }
 
 std::string to_json(const AlgorithmTable& table) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const TableRow& row : table.rows) {
-    nlohmann::ordered_json one = {{"collective", name_of(row.collective)},
-                                  {"order", name_of(row.order)}};
+    OrderedJson one = {{"collective", name_of(row.collective)}, {"order", name_of(row.order)}};
     if (row.max_ranks != 0) one["max_ranks"] = row.max_ranks;
     if (row.max_bytes != 0) one["max_bytes"] = row.max_bytes;
     one["algorithm"] = name_of(row.algorithm);
     rows.push_back(one);
   }
-  return dump_json(nlohmann::ordered_json{{"tutti_algorithms", kTableVersion}, {"rows", rows}}, 1) +
-         "\n";
+  return dump_json(OrderedJson{{"tutti_algorithms", kTableVersion}, {"rows", rows}}, 1) + "\n";
 }
 
 AlgorithmTable load_table(const std::filesystem::path& path) {

@@ -22,8 +22,6 @@
 namespace tutti::data {
 namespace {
 
-using Json = nlohmann::json;
-
 // Made at first use: registrations come before main(), in any order.
 std::map<std::string, Registered::Make>& functions() {
   static std::map<std::string, Registered::Make> all;

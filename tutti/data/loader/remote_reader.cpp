@@ -28,8 +28,6 @@ extern char** environ;
 namespace tutti::data::detail {
 namespace {
 
-using Json = nlohmann::json;
-
 // One that dies of a sample dies of it again; of a kill by hand it does not.
 constexpr int kMostDeaths = 3;
 constexpr Millis kLook{50};
@@ -137,7 +135,7 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
       if (answer.contains("error")) raise(answer);
       for (const auto& stage : answer.at("stages"))
         if (reading.times != nullptr)
-          reading.times->add(*stages_.insert(stage.at(0)).first,
+          reading.times->add(*stages_.insert(stage.at(0).text()).first,
                              std::chrono::nanoseconds(stage.at(1)), stage.at(2));
       Mapping& memory = memory_[turn];
       const int64_t bytes = answer.at("bytes");

@@ -16,7 +16,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kIndexPieceBytes = 8 << 20;
 
@@ -54,11 +53,11 @@ std::vector<Line> index_lines(const Files& files, const fs::path& path, int64_t 
   return lines;
 }
 
-Json parse_line(std::string_view text, const std::string& place) {
-  Json object;
+OrderedJson parse_line(std::string_view text, const std::string& place) {
+  OrderedJson object;
   try {
-    object = parse_json<Json>(text);
-  } catch (const Json::exception& error) {
+    object = parse_json<OrderedJson>(text);
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: no JSON: {}", place, error.what()));
   }
   if (!object.is_object())
@@ -67,21 +66,21 @@ Json parse_line(std::string_view text, const std::string& place) {
   return object;
 }
 
-std::vector<std::string> keys_of(const Json& object) {
+std::vector<std::string> keys_of(const OrderedJson& object) {
   std::vector<std::string> keys;
   for (const auto& [key, unused] : object.items()) keys.push_back(key);
   return keys;
 }
 
 // The column that a value of the first line stands for.
-Column column_of(const std::string& key, const Json& value, const std::string& place) {
+Column column_of(const std::string& key, const OrderedJson& value, const std::string& place) {
   if (value.is_string()) return {key, DType::uint8, {kAnySize}};
   if (value.is_boolean()) return {key, DType::boolean, {}};
   if (value.is_number()) return {key, value.is_number_float() ? DType::float32 : DType::int64, {}};
-  const auto number = [](const Json& element) { return element.is_number(); };
+  const auto number = [](const OrderedJson& element) { return element.is_number(); };
   if (value.is_array() && !value.empty() && std::ranges::all_of(value, number)) {
-    const bool whole =
-        std::ranges::none_of(value, [](const Json& element) { return element.is_number_float(); });
+    const bool whole = std::ranges::none_of(
+        value, [](const OrderedJson& element) { return element.is_number_float(); });
     return {key, whole ? DType::int64 : DType::float32, {kAnySize}};
   }
   throw DataError(fmt::format(
@@ -95,11 +94,11 @@ class ValueReader {
  public:
   ValueReader(const Column& column, const std::string& place) : column_(column), place_(place) {}
 
-  Array read(const Json& value) {
+  Array read(const OrderedJson& value) {
     if (value.is_string() && column_.dtype == DType::uint8 && column_.shape.size() == 1)
-      return read_string(value.get_ref<const std::string&>());
+      return read_string(value.text());
     shape_ = column_.shape;
-    const Json* within = &value;
+    const OrderedJson* within = &value;
     for (int64_t& size : shape_) {
       if (!within->is_array()) fail(value);
       if (size == kAnySize) size = std::ssize(*within);
@@ -117,7 +116,7 @@ class ValueReader {
   }
 
  private:
-  [[noreturn]] void fail(const Json& value) const {
+  [[noreturn]] void fail(const OrderedJson& value) const {
     throw DataError(fmt::format("{}: \"{}\": got {}, expected {} {}", place_, column_.name,
                                 detail::quoted_words(dump_json(value)), name_of(column_.dtype),
                                 shape_words(column_.shape)));
@@ -129,15 +128,15 @@ class ValueReader {
     return bytes;
   }
 
-  void require_shape(const Json& whole, const Json& part, size_t dimension) const {
+  void require_shape(const OrderedJson& whole, const OrderedJson& part, size_t dimension) const {
     if (dimension == shape_.size()) return;
     if (!part.is_array() || std::ssize(part) != shape_[dimension]) fail(whole);
-    for (const Json& element : part) require_shape(whole, element, dimension + 1);
+    for (const OrderedJson& element : part) require_shape(whole, element, dimension + 1);
   }
 
-  void write(const Json& whole, const Json& part, Array& array, size_t dimension) {
+  void write(const OrderedJson& whole, const OrderedJson& part, Array& array, size_t dimension) {
     if (dimension < shape_.size()) {
-      for (const Json& element : part) write(whole, element, array, dimension + 1);
+      for (const OrderedJson& element : part) write(whole, element, array, dimension + 1);
       return;
     }
     switch (array.dtype()) {
@@ -156,13 +155,13 @@ class ValueReader {
     }
   }
 
-  void put_boolean(const Json& whole, const Json& part, Array& array) {
+  void put_boolean(const OrderedJson& whole, const OrderedJson& part, Array& array) {
     if (!part.is_boolean()) fail(whole);
     array.as<bool>()[at_++] = part.get<bool>();
   }
 
   template <class T>
-  void put_whole(const Json& whole, const Json& part, Array& array) {
+  void put_whole(const OrderedJson& whole, const OrderedJson& part, Array& array) {
     const bool fits = part.is_number_unsigned()
                           ? std::in_range<T>(part.get<uint64_t>())
                           : part.is_number_integer() && std::in_range<T>(part.get<int64_t>());
@@ -171,7 +170,7 @@ class ValueReader {
   }
 
   template <class T>
-  void put_real(const Json& whole, const Json& part, Array& array) {
+  void put_real(const OrderedJson& whole, const OrderedJson& part, Array& array) {
     if (!part.is_number() || std::abs(part.get<double>()) > std::numeric_limits<T>::max())
       fail(whole);
     array.as<T>()[at_++] = part.get<T>();
@@ -209,7 +208,7 @@ class JsonlSource final : public SampleSource {
   Sample read_row(int64_t row) const override {
     detail::require_unchanged(*files_, path_, file_);
     const std::string place = place_of(row);
-    const Json object = object_at(row);
+    const OrderedJson object = object_at(row);
     Sample sample;
     for (const Column& column : columns_) {
       const auto value = object.find(column.name);
@@ -227,7 +226,7 @@ class JsonlSource final : public SampleSource {
     return fmt::format("{}, line {}", path_.string(), line_of(row).number);
   }
 
-  Json object_at(int64_t row) const {
+  OrderedJson object_at(int64_t row) const {
     const int64_t begin = line_of(row).begin;
     const int64_t end = row + 1 < num_rows() ? line_of(row + 1).begin : file_.bytes;
     const Array bytes = files_->read(path_, begin, end - begin);
@@ -235,7 +234,7 @@ class JsonlSource final : public SampleSource {
   }
 
   void recognise_columns() {
-    const Json object = object_at(0);
+    const OrderedJson object = object_at(0);
     for (const auto& [key, value] : object.items())
       columns_.push_back(column_of(key, value, place_of(0)));
     if (columns_.empty())

@@ -11,8 +11,6 @@
 namespace tutti::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view kTableFormat = "tutti table 1";
 // Not there in what earlier versions wrote: as it is by default.
 constexpr std::string_view kMayLack = "decimal";
@@ -48,31 +46,31 @@ void each_member(Spec& column, Action&& action)
 
 // Before the others: what they write values by must not be a char's.
 template <class T>
-Json written(const T& value) {
+OrderedJson written(const T& value) {
   return value;
 }
-Json written(const TableColumn& column);
+OrderedJson written(const TableColumn& column);
 
 // null would be read as no number.
-Json written(double value) {
+OrderedJson written(double value) {
   if (!std::isfinite(value))
     throw DataError(
         fmt::format("table: got {}, expected finite numbers: JSON has no other", value));
   return value;
 }
-Json written(char letter) { return letter == '\0' ? std::string() : std::string(1, letter); }
-Json written(ColumnKind kind) { return kind == ColumnKind::number ? "number" : "category"; }
-Json written(const std::vector<TableColumn>& columns) {
-  Json all = Json::array();
+OrderedJson written(char letter) { return letter == '\0' ? std::string() : std::string(1, letter); }
+OrderedJson written(ColumnKind kind) { return kind == ColumnKind::number ? "number" : "category"; }
+OrderedJson written(const std::vector<TableColumn>& columns) {
+  OrderedJson all = OrderedJson::array();
   for (const TableColumn& column : columns) all.push_back(written(column));
   return all;
 }
 template <class T>
-Json written(const std::optional<T>& value) {
-  return value ? written(*value) : Json();
+OrderedJson written(const std::optional<T>& value) {
+  return value ? written(*value) : OrderedJson();
 }
-Json written(const TableColumn& column) {
-  Json json;
+OrderedJson written(const TableColumn& column) {
+  OrderedJson json;
   each_member(column, [&](const char* name, const auto& value) { json[name] = written(value); });
   return json;
 }
@@ -82,7 +80,7 @@ class SpecReader {
   explicit SpecReader(const std::string& where) : where_(where) {}
 
   template <class Value>
-  void read_members(const Json& json, const std::string& place, Value& value) const {
+  void read_members(const OrderedJson& json, const std::string& place, Value& value) const {
     if (!json.is_object()) fail(place, json, "an object");
     std::vector<std::string> known;
     each_member(value, [&](const char* name, auto&) { known.emplace_back(name); });
@@ -98,31 +96,31 @@ class SpecReader {
     });
   }
 
-  [[noreturn]] void fail(const std::string& place, const Json& got,
+  [[noreturn]] void fail(const std::string& place, const OrderedJson& got,
                          std::string_view expected) const {
     throw DataError(
         fmt::format("{}: {}: got {:.60}, expected {}", where_, place, dump_json(got), expected));
   }
 
  private:
-  void read(const Json& json, const std::string& place, bool& value) const {
+  void read(const OrderedJson& json, const std::string& place, bool& value) const {
     if (!json.is_boolean()) fail(place, json, "true or false");
     value = json.get<bool>();
   }
-  void read(const Json& json, const std::string& place, double& value) const {
+  void read(const OrderedJson& json, const std::string& place, double& value) const {
     if (!json.is_number() || !std::isfinite(json.get<double>())) fail(place, json, "a number");
     value = json.get<double>();
   }
-  void read(const Json& json, const std::string& place, std::string& value) const {
+  void read(const OrderedJson& json, const std::string& place, std::string& value) const {
     if (!json.is_string()) fail(place, json, "a string");
     value = json.get<std::string>();
   }
-  void read(const Json& json, const std::string& place, char& value) const {
+  void read(const OrderedJson& json, const std::string& place, char& value) const {
     if (!json.is_string() || json.get<std::string>().size() > 1) fail(place, json, "a character");
     const auto text = json.get<std::string>();
     value = text.empty() ? '\0' : text[0];
   }
-  void read(const Json& json, const std::string& place, ColumnKind& value) const {
+  void read(const OrderedJson& json, const std::string& place, ColumnKind& value) const {
     if (json == written(ColumnKind::number))
       value = ColumnKind::number;
     else if (json == written(ColumnKind::category))
@@ -130,7 +128,7 @@ class SpecReader {
     else
       fail(place, json, "\"number\" or \"category\"");
   }
-  void read(const Json& json, const std::string& place, TableColumn& value) const {
+  void read(const OrderedJson& json, const std::string& place, TableColumn& value) const {
     read_members(json, place + ".", value);
     const std::set<std::string> words(value.vocabulary.begin(), value.vocabulary.end());
     if (words.size() != value.vocabulary.size() ||
@@ -140,14 +138,14 @@ class SpecReader {
     if (value.deviation <= 0) fail(place + ".deviation", json["deviation"], "a number above 0");
   }
   template <class T>
-  void read(const Json& json, const std::string& place, std::vector<T>& values) const {
+  void read(const OrderedJson& json, const std::string& place, std::vector<T>& values) const {
     if (!json.is_array()) fail(place, json, "a list");
     values.resize(json.size());
     for (size_t i = 0; i < json.size(); ++i)
       read(json[i], fmt::format("{}[{}]", place, i), values[i]);
   }
   template <class T>
-  void read(const Json& json, const std::string& place, std::optional<T>& value) const {
+  void read(const OrderedJson& json, const std::string& place, std::optional<T>& value) const {
     if (!json.is_null()) read(json, place, value.emplace());
   }
 
@@ -203,21 +201,21 @@ std::string TableSpec::to_string() const {
 }
 
 std::string TableSpec::to_json() const {
-  Json json{{"format", kTableFormat}};
+  OrderedJson json{{"format", kTableFormat}};
   each_member(*this, [&](const char* name, const auto& value) { json[name] = written(value); });
   try {
     return dump_json(json, 1) + "\n";
-  } catch (const Json::type_error& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format(
         "table: a name or a word is no UTF-8: {}\n  convert the table to UTF-8", error.what()));
   }
 }
 
 TableSpec TableSpec::from_json(std::string_view text, const std::string& where) {
-  Json json;
+  OrderedJson json;
   try {
-    json = parse_json<Json>(text);
-  } catch (const Json::exception& error) {
+    json = parse_json<OrderedJson>(text);
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: no JSON: {}", where, error.what()));
   }
   const SpecReader reader(where);

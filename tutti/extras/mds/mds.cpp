@@ -329,24 +329,23 @@ void verify_shard(const fs::path& folder, const MdsIndex& index, const MdsShard&
   }
 }
 
-nlohmann::json mds_settings(const std::vector<MdsColumn>& columns, int64_t shard_bytes) {
-  nlohmann::json said{{"version", 2},
-                      {"format", "mds"},
-                      {"compression", nullptr},
-                      {"hashes", {"sha256"}},
-                      {"size_limit", shard_bytes}};
+Json mds_settings(const std::vector<MdsColumn>& columns, int64_t shard_bytes) {
+  Json said{{"version", 2},
+            {"format", "mds"},
+            {"compression", nullptr},
+            {"hashes", {"sha256"}},
+            {"size_limit", shard_bytes}};
   for (const MdsColumn& column : columns) {
     said["column_names"].push_back(column.name);
     said["column_encodings"].push_back(column.encoding);
-    said["column_sizes"].push_back(column.bytes < 0 ? nlohmann::json(nullptr)
-                                                    : nlohmann::json(column.bytes));
+    said["column_sizes"].push_back(column.bytes < 0 ? Json(nullptr) : Json(column.bytes));
   }
   return said;
 }
 
-std::string text_of_settings(const nlohmann::json& settings) try {
+std::string text_of_settings(const Json& settings) try {
   return dump_json(settings);
-} catch (const nlohmann::json::type_error& error) {
+} catch (const JsonError& error) {
   throw DataError(fmt::format("MDS: the name of a column is no UTF-8: {}", error.what()));
 }
 
@@ -388,7 +387,7 @@ class MdsWriter {
 
   Written done() {
     if (!ends_.empty()) finish_shard();
-    const nlohmann::json index{{"shards", shards_}, {"version", 2}};
+    const Json index{{"shards", shards_}, {"version", 2}};
     write_file_atomically(folder_ / "index.json", dump_json(index));
     return writer_.done();
   }
@@ -411,7 +410,7 @@ class MdsWriter {
     Sha256 digest;
     digest.update(head);
     digest.update(writer_.shard());
-    nlohmann::json shard = settings_;
+    Json shard = settings_;
     shard["samples"] = std::ssize(ends_);
     shard["zip_data"] = nullptr;
     shard["raw_data"] = {{"basename", writer_.next_path().filename().string()},
@@ -425,10 +424,10 @@ class MdsWriter {
   fs::path folder_;
   detail::ShardWriter writer_;
   std::vector<MdsColumn> columns_;
-  nlohmann::json settings_;
+  Json settings_;
   std::string settings_text_;
   std::vector<int64_t> ends_;  // of the shard's samples, from the first on
-  nlohmann::json shards_ = nlohmann::json::array();
+  Json shards_ = Json::array();
 };
 
 }  // namespace

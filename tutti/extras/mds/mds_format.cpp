@@ -12,8 +12,6 @@
 namespace tutti::data::detail {
 namespace {
 
-using nlohmann::json;
-
 // Numbers by name and, in an ndarray that says its own dtype, by code.
 struct MdsNumber {
   std::string_view name;
@@ -68,7 +66,7 @@ MdsColumn ndarray_column(MdsColumn column, std::string_view settings) {
   return column;
 }
 
-MdsFile file_of(const json& said) {
+MdsFile file_of(const Json& said) {
   MdsFile file{.name = said.at("basename"), .bytes = said.at("bytes"), .hashes = {}};
   const std::filesystem::path path(file.name);
   if (file.name.empty() || path.is_absolute() || std::ranges::find(path, "..") != path.end())
@@ -79,10 +77,10 @@ MdsFile file_of(const json& said) {
   return file;
 }
 
-std::vector<MdsColumn> columns_of(const json& said) {
+std::vector<MdsColumn> columns_of(const Json& said) {
   const auto names = said.at("column_names").get<std::vector<std::string>>();
   const auto encodings = said.at("column_encodings").get<std::vector<std::string>>();
-  const auto sizes = said.at("column_sizes").get<std::vector<json>>();
+  const auto sizes = said.at("column_sizes").get<std::vector<Json>>();
   if (names.size() != encodings.size() || names.size() != sizes.size() || names.empty())
     throw DataError(fmt::format("{} names, {} encodings and {} sizes of columns", names.size(),
                                 encodings.size(), sizes.size()));
@@ -99,7 +97,7 @@ std::vector<MdsColumn> columns_of(const json& said) {
   return columns;
 }
 
-MdsShard shard_of(const json& said, MdsIndex& index) {
+MdsShard shard_of(const Json& said, MdsIndex& index) {
   const auto format = said.at("format").get<std::string>();
   if (format != "mds" || said.at("version") != 2)
     throw UsageError(
@@ -214,14 +212,14 @@ MdsColumn mds_column(std::string name, std::string encoding) {
 }
 
 MdsIndex parse_mds_index(const std::string& text) try {
-  const json said = parse_json(text);
+  const Json said = parse_json(text);
   if (said.at("version") != 2)
     throw UsageError(fmt::format("version {}, expected 2", dump_json(said.at("version"))));
   MdsIndex index;
-  for (const json& shard : said.at("shards")) index.shards.push_back(shard_of(shard, index));
+  for (const Json& shard : said.at("shards")) index.shards.push_back(shard_of(shard, index));
   if (index.shards.empty()) throw DataError("it names no shard");
   return index;
-} catch (const json::exception& error) {
+} catch (const JsonError& error) {
   throw DataError(fmt::format("it is no index of MDS: {}", error.what()));
 }
 

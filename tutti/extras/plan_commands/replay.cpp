@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/extras/replay/run_record.h"
@@ -91,18 +91,18 @@ void print(const ReplayAnswer& answer, const ReplayFlags& flags) {
         100 * answer.without_them.samples / answer.as_it_was.samples, answer.ranks.size());
 }
 
-nlohmann::ordered_json json_of(const plan::Replayed& times) {
+OrderedJson json_of(const plan::Replayed& times) {
   return {{"mean_step_ms", 1e3 * times.mean()},
           {"median_step_ms", 1e3 * times.median()},
           {"images_per_second", times.samples_per_second()}};
 }
 
-nlohmann::ordered_json json_of(const ReplayAnswer& answer) {
-  nlohmann::ordered_json all{{"strategy", answer.record.strategy},
-                             {"ranks", answer.record.ranks()},
-                             {"steps", answer.record.steps.size()},
-                             {"whole", answer.record.whole},
-                             {"as_it_was", json_of(answer.as_it_was)}};
+OrderedJson json_of(const ReplayAnswer& answer) {
+  OrderedJson all{{"strategy", answer.record.strategy},
+                  {"ranks", answer.record.ranks()},
+                  {"steps", answer.record.steps.size()},
+                  {"whole", answer.record.whole},
+                  {"as_it_was", json_of(answer.as_it_was)}};
   if (!answer.without.empty()) {
     all["without"] = json_of(answer.without_them);
     all["without"]["ranks"] = answer.without;

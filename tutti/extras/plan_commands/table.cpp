@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -101,8 +101,8 @@ void print(const std::vector<TableRow>& rows, const PlanTableFlags& flags, const
         flags.hosts, flags.gflops, flags.batch, plan::words_of(link));
 }
 
-nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const PlanTableFlags& flags) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+OrderedJson json_of(const std::vector<TableRow>& rows, const PlanTableFlags& flags) {
+  OrderedJson all = OrderedJson::array();
   for (const TableRow& row : rows) {
     all.push_back({{"model", row.name},
                    {"multiply_adds", row.counted.multiply_adds},

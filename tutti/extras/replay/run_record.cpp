@@ -17,8 +17,6 @@
 namespace tutti::plan {
 namespace {
 
-using nlohmann::json;
-
 constexpr double kTraceUnit = 1e-6;    // seconds
 constexpr int kMostRanks = 1 << 20;    // whoever says more is damaged
 constexpr double kMostSeconds = 1e10;  // as well: centuries
@@ -55,14 +53,13 @@ class TraceReader {
   // Drops each event once it is read: a trace may have a million of them.
   WorkerTrace read(std::string_view text) {
     try {
-      const json rest =
-          parse_json(text, kMostJsonDepth, [this](int depth, json::parse_event_t event, json& got) {
-            if (depth != kDepthOfEvents || event != json::parse_event_t::object_end) return true;
-            take(got);
-            return false;
-          });
+      const Json rest = parse_json(text, kMostJsonDepth, [this](int depth, Json& got) {
+        if (depth != kDepthOfEvents) return true;
+        take(got);
+        return false;
+      });
       trace_.whole = rest.at("leftOut") == 0;
-    } catch (const json::exception& error) {
+    } catch (const JsonError& error) {
       refuse(fmt::format("a damaged trace ({})", error.what()));
     }
     if (!trace_.training)
@@ -80,8 +77,8 @@ class TraceReader {
     throw DataError(fmt::format("{}: {}", trace_.file, what));
   }
 
-  void take(const json& event) {
-    const std::string& name = event.at("name").get_ref<const std::string&>();
+  void take(const Json& event) {
+    const std::string& name = event.at("name").text();
     if (name == "process_name") trace_.worker = whole_in<int>(event, "pid");
     if (name == "train.begin") begin(event.at("args"));
     if (!trace_.training) return;
@@ -96,7 +93,7 @@ class TraceReader {
       exchange(whole_in<int>(event.at("args"), "replica"), begin_of(event));
   }
 
-  void begin(const json& facts) {
+  void begin(const Json& facts) {
     const Training training{.strategy = facts.at("strategy"),
                             .shard = facts.at("shard"),
                             .shares = facts.at("shares"),
@@ -119,10 +116,10 @@ class TraceReader {
     trace_.there[rank].push_back(computed.empty() ? begin : computed.mapped());
   }
 
-  double begin_of(const json& event) const { return seconds_in(event, "ts", -kMostSeconds); }
-  double seconds_of(const json& event) const { return seconds_in(event, "dur", 0); }
+  double begin_of(const Json& event) const { return seconds_in(event, "ts", -kMostSeconds); }
+  double seconds_of(const Json& event) const { return seconds_in(event, "dur", 0); }
 
-  double seconds_in(const json& event, const char* field, double least) const {
+  double seconds_in(const Json& event, const char* field, double least) const {
     const double seconds = event.at(field).get<double>() * kTraceUnit;
     if (!(seconds >= least && seconds <= kMostSeconds))
       refuse(fmt::format("an event {} whose {} is {:g} s, expected {:g} to {:g}",
@@ -130,8 +127,8 @@ class TraceReader {
     return seconds;
   }
   template <class Whole>
-  Whole whole_in(const json& args, const char* field) const {
-    const json& value = args.at(field);
+  Whole whole_in(const Json& args, const char* field) const {
+    const Json& value = args.at(field);
     if (!value.is_number_integer() || !std::in_range<Whole>(value.get<int64_t>()))
       refuse(fmt::format("{} is {}, expected a whole number", field, dump_json(value)));
     return value.get<Whole>();

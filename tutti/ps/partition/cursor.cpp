@@ -14,12 +14,11 @@ namespace tutti::ps {
 namespace {
 
 using detail::whole_number;
-using nlohmann::json;
 
 constexpr int64_t kMostBatches = int64_t{1} << 60;
 
 // Dataset and epoch.
-std::pair<int, int64_t> key_from(const json& dataset, const json& epoch) {
+std::pair<int, int64_t> key_from(const Json& dataset, const Json& epoch) {
   return {whole_number<int>(dataset, "a dataset"),
           whole_number<int64_t>(epoch, "an epoch", 0, kMostBatches)};
 }
@@ -28,7 +27,7 @@ template <class Read>
 auto parsed(std::string_view text, const char* what, Read&& read) {
   try {
     return read(parse_json(text));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("{} cannot be read: {}", what, error.what()));
   }
 }
@@ -36,12 +35,12 @@ auto parsed(std::string_view text, const char* what, Read&& read) {
 }  // namespace
 
 std::string to_text(const LeaseRequest& request) {
-  return dump_json(json{request.dataset, request.epoch, request.num_batches, request.returned,
+  return dump_json(Json{request.dataset, request.epoch, request.num_batches, request.returned,
                         json_of(request.sums), request.agreed});
 }
 
 LeaseRequest lease_request_from(std::string_view text) {
-  return parsed(text, "a request for a batch", [](const json& list) {
+  return parsed(text, "a request for a batch", [](const Json& list) {
     return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), doubles_from(list.at(4)),
                         list.at(5)};
   });
@@ -49,11 +48,11 @@ LeaseRequest lease_request_from(std::string_view text) {
 
 std::string to_text(const Lease& lease) {
   return dump_json(
-      json{lease.batch, lease.repeated, json_of(lease.sums), lease.repeats, lease.past});
+      Json{lease.batch, lease.repeated, json_of(lease.sums), lease.repeats, lease.past});
 }
 
 Lease lease_from(std::string_view text) {
-  return parsed(text, "a lease of a batch", [](const json& list) {
+  return parsed(text, "a lease of a batch", [](const Json& list) {
     return Lease{list.at(0), list.at(1), doubles_from(list.at(2)), list.at(3), list.at(4)};
   });
 }
@@ -182,9 +181,9 @@ void Cursor::leave(int worker) {
 }
 
 std::string Cursor::to_text() const {
-  json text = {{"epochs", json::array()}, {"asked", json::array()}};
+  Json text = {{"epochs", Json::array()}, {"asked", Json::array()}};
   for (const auto& [key, epoch] : epochs_) {
-    json out = json::array();
+    Json out = Json::array();
     for (const auto& [batch, worker] : epoch.out) out.push_back({batch, worker});
     text["epochs"].push_back({key.first, key.second, epoch.num_batches, epoch.next, out,
                               epoch.again, json_of(epoch.sums), epoch.repeats});
@@ -194,21 +193,21 @@ std::string Cursor::to_text() const {
 }
 
 void Cursor::restore(std::string_view bytes) {
-  parsed(bytes, "a cursor", [this](const json& text) {
-    for (const json& e : text.at("epochs")) {
+  parsed(bytes, "a cursor", [this](const Json& text) {
+    for (const Json& e : text.at("epochs")) {
       Epoch& epoch = epochs_[key_from(e.at(0), e.at(1))];
       epoch.num_batches = whole_number<int64_t>(e.at(2), "batches of an epoch", -1, kMostBatches);
       epoch.next = whole_number<int64_t>(e.at(3), "the next batch", 0, kMostBatches);
-      const auto batch = [&](const json& value) {
+      const auto batch = [&](const Json& value) {
         return whole_number<int64_t>(value, "a batch that was given out", 0, epoch.next - 1);
       };
-      for (const json& out : e.at(4))
+      for (const Json& out : e.at(4))
         epoch.out[batch(out.at(0))] = whole_number<int>(out.at(1), "its worker", 0);
-      for (const json& again : e.at(5)) epoch.again.push_back(batch(again));
+      for (const Json& again : e.at(5)) epoch.again.push_back(batch(again));
       epoch.sums = doubles_from(e.at(6));
       epoch.repeats = whole_number<int64_t>(e.at(7), "repeated batches", 0, kMostBatches);
     }
-    for (const json& a : text.at("asked"))
+    for (const Json& a : text.at("asked"))
       asked_[whole_number<int>(a.at(0), "a worker that asks", 0)] = key_from(a.at(1), a.at(2));
     return true;
   });

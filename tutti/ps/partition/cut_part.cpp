@@ -8,8 +8,6 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
-
 std::string step_words(const CutPart& part) {
   return fmt::format("partition {} has step {}", part.partition, part.step);
 }
@@ -62,10 +60,10 @@ std::optional<std::string> sums_of(const Spec& spec) {
 }
 
 std::string to_text(const CutPart& part) {
-  json text = {{"partition", part.partition}, {"step", part.step}, {"tables", part.tables}};
+  Json text = {{"partition", part.partition}, {"step", part.step}, {"tables", part.tables}};
   if (part.sums_of) text["sums_of"] = *part.sums_of;
   if (part.marks) {
-    text["marks"] = json::array();
+    text["marks"] = Json::array();
     for (const auto& [worker, step] : *part.marks) text["marks"].push_back({worker, step});
   }
   return dump_json(text);
@@ -73,16 +71,16 @@ std::string to_text(const CutPart& part) {
 
 CutPart cut_part_from(std::string_view text) {
   try {
-    const json facts = parse_json(text);
+    const Json facts = parse_json(text);
     CutPart part{.partition = facts.at("partition"),
                  .step = facts.at("step"),
                  .tables = facts.at("tables").get<std::vector<int64_t>>()};
     if (facts.contains("sums_of")) part.sums_of = facts.at("sums_of").get<std::string>();
     if (!facts.contains("marks")) return part;
     part.marks.emplace();
-    for (const json& mark : facts.at("marks")) (*part.marks)[mark.at(0)] = mark.at(1);
+    for (const Json& mark : facts.at("marks")) (*part.marks)[mark.at(0)] = mark.at(1);
     return part;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("a part of a cut cannot be read: {}", error.what()));
   }
 }

@@ -10,8 +10,6 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
-
 constexpr int64_t kMostKept = int64_t{64} << 20;  // bytes of values of meetings that are over
 
 int64_t bytes_of(const Brought& values) {
@@ -78,13 +76,13 @@ const Brought* Meetings::values(const Session& session) const {
 
 std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
   std::vector<std::pair<std::string, Bytes>> chunks;
-  json begins = json::array();
+  Json begins = Json::array();
   for (const auto& [worker, step] : begins_) begins.push_back({worker, step});
-  chunks.emplace_back(dump_json(json{last_.step, last_.number, begins}), Bytes{});
+  chunks.emplace_back(dump_json(Json{last_.step, last_.number, begins}), Bytes{});
   for (const auto* const meetings : {&open_, &over_})
     for (const auto& [session, values] : *meetings) {
       auto [sizes, payload] = packed(values);
-      chunks.emplace_back(dump_json(json{meetings == &over_, session.step, session.number, sizes}),
+      chunks.emplace_back(dump_json(Json{meetings == &over_, session.step, session.number, sizes}),
                           std::move(payload));
     }
   return chunks;
@@ -92,23 +90,23 @@ std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
 
 void Meetings::take(std::string_view text, const Bytes& payload) {
   try {
-    const json list = parse_json(text);
+    const Json list = parse_json(text);
     if (list.size() == 3) {
       last_ = {list.at(0), list.at(1)};
-      for (const json& entry : list.at(2)) begins_[entry.at(0)] = entry.at(1);
+      for (const Json& entry : list.at(2)) begins_[entry.at(0)] = entry.at(1);
       return;
     }
     auto& meetings = list.at(0).get<bool>() ? over_ : open_;
     Brought& brought = meetings[{list.at(1), list.at(2)}];
     for (const auto& [worker, value] : unpacked(list.at(3).get<std::string>(), payload))
       brought[worker] = Bytes::copy_of(value.span);
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("a meeting cannot be read: {}", error.what()));
   }
 }
 
 std::pair<std::string, Bytes> packed(const Brought& values) {
-  json sizes = json::array();
+  Json sizes = Json::array();
   std::vector<std::byte> all;
   all.reserve(static_cast<size_t>(bytes_of(values)));
   for (const auto& [worker, value] : values) {
@@ -122,7 +120,7 @@ Brought unpacked(std::string_view text, const Bytes& payload) {
   try {
     Brought values;
     int64_t at = 0;
-    for (const json& entry : parse_json(text)) {
+    for (const Json& entry : parse_json(text)) {
       const int64_t bytes = entry.at(1);
       if (bytes < 0 || bytes > payload.size() - at)
         throw Error(
@@ -133,7 +131,7 @@ Brought unpacked(std::string_view text, const Bytes& payload) {
     if (at != payload.size())
       throw Error(fmt::format("values of a meeting: {} bytes, {} told", payload.size(), at));
     return values;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("values of a meeting cannot be read: {}", error.what()));
   }
 }

@@ -7,13 +7,12 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
 using Kind = Message::Kind;
 
 }  // namespace
 
 std::string PartitionState::rest() const {
-  json text;
+  Json text;
   text["orders"] = num_orders_;
   text["first_step"] = first_step_;
   text["unassigned"] = unassigned_;
@@ -38,25 +37,25 @@ std::string PartitionState::rest() const {
 }
 
 void PartitionState::restore_rest(std::string_view bytes) {
-  const json text = parse_json(bytes);
-  const auto list = [&](const char* name) { return text.value(name, json::array()); };
+  const Json text = parse_json(bytes);
+  const auto list = [&](const char* name) { return text.value(name, Json::array()); };
   num_orders_ = text.at("orders");
   first_step_ = text.at("first_step");
   unassigned_ = text.at("unassigned").get<std::set<int>>();
-  for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
+  for (const Json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
   chunks_taken_ = text.at("chunks_taken");
-  for (const json& entry : list("flagged"))
+  for (const Json& entry : list("flagged"))
     flagged_[entry.at(0)][entry.at(1)] = {entry.at(0), entry.at(1), entry.at(2),
                                           entry.at(3), entry.at(4), entry.at(5)};
   counts_ = counts_from(text.at("counts").get<std::string>());
   cursor_.restore(text.at("cursor").get<std::string>());
-  for (const json& entry : list("lease_asked")) lease_asked_[entry.at(0)] = entry.at(1);
-  for (const json& entry : list("lease_told"))
+  for (const Json& entry : list("lease_asked")) lease_asked_[entry.at(0)] = entry.at(1);
+  for (const Json& entry : list("lease_told"))
     lease_told_[entry.at(0)] = {
         .kind = Kind::leased, .worker = entry.at(0), .sequence = entry.at(1), .text = entry.at(2)};
   tables_->restore_versions(text.at("tables").get<std::vector<int64_t>>());
   std::map<int, int64_t> clocks, begun;
-  for (const json& entry : list("clocks")) {
+  for (const Json& entry : list("clocks")) {
     clocks[entry.at(0)] = entry.at(1);
     begun[entry.at(0)] = entry.at(2);
   }
@@ -76,7 +75,7 @@ std::optional<Message> PartitionCopy::next() {
     if (auto rows = rows_->next())
       return Message{.kind = Kind::chunk,
                      .partition = partition_,
-                     .text = dump_json(json{{"what", "rows"}, {"text", rows->first}}),
+                     .text = dump_json(Json{{"what", "rows"}, {"text", rows->first}}),
                      .payload = std::move(rows->second)};
     rows_.reset();
     ready_.swap(last_);
@@ -90,7 +89,7 @@ std::optional<Message> PartitionCopy::next() {
 PartitionCopy PartitionState::copy() const {
   PartitionCopy copy;
   copy.partition_ = partition_;
-  const auto add = [&](const json& what, Bytes payload = {}) {
+  const auto add = [&](const Json& what, Bytes payload = {}) {
     copy.add(dump_json(what), std::move(payload));
   };
   if (!registered()) return copy;
@@ -109,7 +108,7 @@ PartitionCopy PartitionState::copy() const {
     for (const auto& [worker, push] : round) {
       Message chunk = push;
       chunk.kind = Kind::chunk;
-      chunk.text = dump_json(json{{"what", target.first ? "sparse round" : "round"}});
+      chunk.text = dump_json(Json{{"what", target.first ? "sparse round" : "round"}});
       copy.last_.push_back(std::move(chunk));
     }
   for (const auto& [key, pulled] : pulled_)
@@ -129,7 +128,7 @@ PartitionCopy PartitionState::copy() const {
 
 void PartitionState::take(const Message& chunk) {
   try {
-    const json text = parse_json(chunk.text);
+    const Json text = parse_json(chunk.text);
     const std::string what = text.at("what");
     if (registered() == (what == "spec"))
       throw Error("a chunk before the first, or the first again");
@@ -161,7 +160,7 @@ void PartitionState::take(const Message& chunk) {
     } else {
       throw Error("of unknown kind: " + what);
     }
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(
         fmt::format("a chunk of partition {} cannot be read: {}", partition_, error.what()));
   }

@@ -21,8 +21,8 @@ constexpr size_t kMostOfAJoin = 4096;  // name and whereabouts: some words
 // Views tell it to all, as JSON.
 bool is_text(const std::string& bytes) {
   try {
-    return !dump_json(nlohmann::json(bytes)).empty();
-  } catch (const nlohmann::json::exception&) {
+    return !dump_json(Json(bytes)).empty();
+  } catch (const JsonError&) {
     return false;
   }
 }

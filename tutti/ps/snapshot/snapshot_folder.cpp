@@ -4,8 +4,6 @@
 
 #include <chrono>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -18,7 +16,6 @@ namespace tutti::ps {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 std::string time_now() {
   const auto now =
@@ -66,18 +63,18 @@ std::string SnapshotFolder::make(int64_t number) {
 int64_t SnapshotFolder::show(int64_t number, int64_t step,
                              const std::map<int, std::string>& written,
                              const std::function<bool()>& wanted) {
-  json manifest = {{"format", detail::kSnapshotFormat},
+  Json manifest = {{"format", detail::kSnapshotFormat},
                    {"cut", number},
                    {"step", step},
                    {"time", time_now()},
-                   {"partitions", json::array()}};
+                   {"partitions", Json::array()}};
   int64_t bytes = 0;
   lock_.keep();
   for (const auto& [partition, text] : written) {
-    json facts = parse_json(text);
+    Json facts = parse_json(text);
     if (partition == 0) manifest["spec"] = facts.at("spec");
     facts.erase("spec");
-    for (const json& file : facts.at("files")) bytes += file.at("bytes").get<int64_t>();
+    for (const Json& file : facts.at("files")) bytes += file.at("bytes").get<int64_t>();
     manifest["partitions"].push_back(std::move(facts));
   }
   cuts_.finish(number, sealed_manifest(manifest.dump()), [&] {

@@ -5,8 +5,6 @@
 #include <limits>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -21,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using detail::shown;
 using detail::whole_number;
-using nlohmann::json;
 
 constexpr int64_t kMostFileBytes = int64_t{1} << 60;
 constexpr int64_t kMostVersion = SparseTableSpec::kMostPushes;
@@ -31,7 +28,7 @@ template <class Read>
 auto read_from(std::string_view text, const fs::path& file, Read&& read) {
   try {
     return read(parse_json(text));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw DataError(fmt::format("{}: cannot be read: {}", file.string(), error.what()));
   } catch (const Error& error) {
     throw DataError(fmt::format("{}: {}", file.string(), error.what()));
@@ -42,7 +39,7 @@ std::string place_of(const char* name, const std::string& whose) {
   return whose.empty() ? name : fmt::format("{}: {}", whose, name);
 }
 
-const json& field_of(const json& fields, const char* name, const std::string& whose) {
+const Json& field_of(const Json& fields, const char* name, const std::string& whose) {
   const auto found = fields.find(name);
   if (!fields.is_object() || found == fields.end())
     throw Error(fmt::format("{}: got none, expected one", place_of(name, whose)));
@@ -51,28 +48,28 @@ const json& field_of(const json& fields, const char* name, const std::string& wh
 
 // What `read` makes of a field; an error of it names the field, which is of `whose`.
 template <class Read>
-auto read_field(const json& fields, const char* name, const std::string& whose, Read&& read) {
-  const json& value = field_of(fields, name, whose);
+auto read_field(const Json& fields, const char* name, const std::string& whose, Read&& read) {
+  const Json& value = field_of(fields, name, whose);
   try {
     return read(value);
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("{}: got {}: {}", place_of(name, whose), shown(value), error.what()));
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", place_of(name, whose), error.what()));
   }
 }
 
-int64_t read_number(const json& fields, const char* name, const std::string& whose, int64_t low,
+int64_t read_number(const Json& fields, const char* name, const std::string& whose, int64_t low,
                     int64_t high) {
   return whole_number<int64_t>(field_of(fields, name, whose), place_of(name, whose), low, high);
 }
 
-std::string read_text(const json& fields, const char* name, const std::string& whose) {
+std::string read_text(const Json& fields, const char* name, const std::string& whose) {
   return read_field(fields, name, whose,
-                    [](const json& value) { return value.get<std::string>(); });
+                    [](const Json& value) { return value.get<std::string>(); });
 }
 
-void require_format(const json& manifest) {
+void require_format(const Json& manifest) {
   const std::string format = read_text(manifest, "format", "");
   if (format != detail::kSnapshotFormat)
     throw Error(fmt::format(
@@ -81,7 +78,7 @@ void require_format(const json& manifest) {
 }
 
 // Takes the digest out.
-void require_own_digest(json& manifest) {
+void require_own_digest(Json& manifest) {
   read_text(manifest, store::kSeal, "");
   if (const std::string why = store::take_seal(manifest); !why.empty())
     throw Error("damaged: " + why);
@@ -111,7 +108,7 @@ void require_all_pieces(const Spec& spec) {
   }
 }
 
-Spec read_spec(const json& value) {
+Spec read_spec(const Json& value) {
   Spec spec = spec_from(value.dump());
   require_all_pieces(spec);
   return spec;
@@ -135,7 +132,7 @@ void require_names(const std::vector<store::FileFacts>& files, int partition, in
   }
 }
 
-store::FileFacts read_file_facts(const json& facts) {
+store::FileFacts read_file_facts(const Json& facts) {
   store::FileFacts file{.name = read_text(facts, "name", ""),
                         .bytes = read_number(facts, "bytes", "", 0, kMostFileBytes),
                         .sha256 = read_text(facts, "sha256", "")};
@@ -144,9 +141,9 @@ store::FileFacts read_file_facts(const json& facts) {
   return file;
 }
 
-std::vector<int64_t> read_versions(const json& list, const Spec& spec) {
+std::vector<int64_t> read_versions(const Json& list, const Spec& spec) {
   std::vector<int64_t> versions;
-  for (const json& version : list)
+  for (const Json& version : list)
     versions.push_back(whole_number<int64_t>(version, "a version", 0, kMostVersion));
   if (versions.size() != spec.tables.size())
     throw Error(fmt::format("got {}, expected {}", versions.size(), spec.tables.size()));
@@ -154,10 +151,10 @@ std::vector<int64_t> read_versions(const json& list, const Spec& spec) {
 }
 
 // [worker, step] of each, in the order of the workers.
-std::map<int, int64_t> read_marks(const json& list, const Spec& spec) {
+std::map<int, int64_t> read_marks(const Json& list, const Spec& spec) {
   std::map<int, int64_t> marks;
   if (!list.is_array()) throw Error(fmt::format("got {}, expected a list", shown(list)));
-  for (const json& mark : list) {
+  for (const Json& mark : list) {
     if (!mark.is_array() || mark.size() != 2)
       throw Error(fmt::format("got {}, expected [worker, step]", shown(mark)));
     const int after = marks.empty() ? 0 : marks.rbegin()->first + 1;
@@ -167,7 +164,7 @@ std::map<int, int64_t> read_marks(const json& list, const Spec& spec) {
   return marks;
 }
 
-CutPart read_part(const json& facts, const std::string& whose, int partition,
+CutPart read_part(const Json& facts, const std::string& whose, int partition,
                   const SnapshotManifest& manifest) {
   const Spec& spec = manifest.spec;
   read_number(facts, "partition", whose, partition, partition);
@@ -177,31 +174,31 @@ CutPart read_part(const json& facts, const std::string& whose, int partition,
   const int64_t least = has_pieces || !spec.tables.empty() ? 0 : -1;
   part.step = read_number(facts, "step", whose, least, manifest.step);
   part.tables = read_field(facts, "tables", whose,
-                           [&](const json& list) { return read_versions(list, spec); });
+                           [&](const Json& list) { return read_versions(list, spec); });
   part.sums_of = sums_of(spec);
   if (!part.sums_of)
     part.marks =
-        read_field(facts, "marks", whose, [&](const json& list) { return read_marks(list, spec); });
+        read_field(facts, "marks", whose, [&](const Json& list) { return read_marks(list, spec); });
   else if (const std::string got = read_text(facts, "sums_of", whose); got != *part.sums_of)
     throw Error(fmt::format("{}: sums_of: got \"{}\", expected \"{}\"", whose, got, *part.sums_of));
   return part;
 }
 
-SnapshotManifest::Partition read_partition_facts(const json& facts, int partition,
+SnapshotManifest::Partition read_partition_facts(const Json& facts, int partition,
                                                  const SnapshotManifest& manifest) {
   const std::string whose = std::to_string(partition);
   SnapshotManifest::Partition read{.part = read_part(facts, whose, partition, manifest)};
   read.counts = read_field(facts, "counts", whose,
-                           [](const json& value) { return counts_from(value.get<std::string>()); });
+                           [](const Json& value) { return counts_from(value.get<std::string>()); });
   if (partition == 0)
-    read.cursor = read_field(facts, "cursor", whose, [](const json& value) {
+    read.cursor = read_field(facts, "cursor", whose, [](const Json& value) {
       auto text = value.get<std::string>();
       Cursor().restore(text);
       return text;
     });
-  read.files = read_field(facts, "files", whose, [&](const json& list) {
+  read.files = read_field(facts, "files", whose, [&](const Json& list) {
     std::vector<store::FileFacts> files;
-    for (const json& file : list) files.push_back(read_file_facts(file));
+    for (const Json& file : list) files.push_back(read_file_facts(file));
     require_names(files, partition, static_cast<int>(manifest.spec.tables.size()));
     return files;
   });
@@ -215,7 +212,7 @@ void require_step_of_partitions(const SnapshotManifest& manifest) {
     throw Error(fmt::format("step: got {}, expected {} as its partitions", manifest.step, step));
 }
 
-optim::StepScalars scalars_from(const json& list) {
+optim::StepScalars scalars_from(const Json& list) {
   const auto number = [&](size_t i, double low, double high) {
     const auto value = list.at(i).get<double>();
     if (!(value >= low && value <= high))
@@ -227,7 +224,7 @@ optim::StepScalars scalars_from(const json& list) {
           whole_number<int64_t>(list.at(4), "scalars: count", 0, kMostVersion)};
 }
 
-SavedRange range_from(const json& segment, const Spec& spec) {
+SavedRange range_from(const Json& segment, const Spec& spec) {
   const std::string whose;
   const auto last = static_cast<int64_t>(spec.variables.size()) - 1;
   SavedRange range{.variable = static_cast<int>(read_number(segment, "variable", whose, 0, last))};
@@ -242,23 +239,23 @@ SavedRange range_from(const json& segment, const Spec& spec) {
 }  // namespace
 
 std::string sealed_manifest(std::string_view fields) {
-  json manifest = read_from(fields, "a manifest that is to be written", std::identity());
+  Json manifest = read_from(fields, "a manifest that is to be written", std::identity());
   if (!manifest.is_object()) throw Error("a manifest that is to be written is no object");
   return store::sealed(std::move(manifest)).dump(1) + "\n";
 }
 
 SnapshotManifest manifest_from(std::string_view text, const fs::path& file) {
-  return read_from(text, file, [](json fields) {
+  return read_from(text, file, [](Json fields) {
     require_format(fields);
     require_own_digest(fields);
     SnapshotManifest manifest;
     manifest.cut = read_number(fields, "cut", "", 1, std::numeric_limits<int64_t>::max() - 1);
     manifest.step = read_number(fields, "step", "", 0, Staleness::kMost);
     manifest.spec = read_field(fields, "spec", "", read_spec);
-    read_field(fields, "partitions", "", [&](const json& list) {
+    read_field(fields, "partitions", "", [&](const Json& list) {
       if (!list.is_array() || std::ssize(list) != manifest.spec.num_partitions)
         throw Error(fmt::format("got {}, expected {}", list.size(), manifest.spec.num_partitions));
-      for (const json& facts : list) {
+      for (const Json& facts : list) {
         const auto partition = static_cast<int>(manifest.partitions.size());
         manifest.partitions.push_back(read_partition_facts(facts, partition, manifest));
       }
@@ -282,7 +279,7 @@ SnapshotManifest manifest_in(const fs::path& cut) {
 }
 
 SavedContent content_from(std::string_view metadata, const Spec& spec, const fs::path& file) {
-  return read_from(metadata, file, [&](const json& facts) {
+  return read_from(metadata, file, [&](const Json& facts) {
     SavedContent content;
     content.partition =
         static_cast<int>(read_number(facts, "partition", "", 0, spec.num_partitions - 1));
@@ -294,9 +291,9 @@ SavedContent content_from(std::string_view metadata, const Spec& spec, const fs:
       content.table = static_cast<int>(found - spec.tables.begin());
       return content;
     }
-    content.ranges = read_field(facts, "segments", "", [&](const json& segments) {
+    content.ranges = read_field(facts, "segments", "", [&](const Json& segments) {
       std::vector<SavedRange> ranges;
-      for (const json& segment : segments) ranges.push_back(range_from(segment, spec));
+      for (const Json& segment : segments) ranges.push_back(range_from(segment, spec));
       return ranges;
     });
     return content;

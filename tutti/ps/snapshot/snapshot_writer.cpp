@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
@@ -16,12 +14,11 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
 using Kind = Message::Kind;
 
 constexpr int64_t kRowsBytes = int64_t{64} << 20;  // of a file of rows, about
 
-json words_of(const optim::StepScalars& s) {
+Json words_of(const optim::StepScalars& s) {
   return {s.learning_rate, s.beta1_power, s.beta2_power, s.decay_power, s.count};
 }
 
@@ -31,23 +28,23 @@ class Files {
   explicit Files(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   void write(const std::string& name, const std::vector<data::NamedArray>& arrays,
-             const json& metadata) {
+             const Json& metadata) {
     Sha256 digest;
     const int64_t bytes = data::write_safetensors(folder_ / name, arrays,
                                                   {{detail::kMetadata, metadata.dump()}}, &digest);
     facts_.push_back(store::json_of<json>({name, bytes, digest.hex()}));
   }
 
-  const json& facts() const { return facts_; }
+  const Json& facts() const { return facts_; }
 
  private:
   const std::filesystem::path folder_;
-  json facts_ = json::array();
+  Json facts_ = Json::array();
 };
 
 // Views of a piece's memory, by segment; `segments` gets what belongs to them.
 void add_piece(const Spec& spec, int number, const DensePiece& piece,
-               std::vector<data::NamedArray>& arrays, json& segments) {
+               std::vector<data::NamedArray>& arrays, Json& segments) {
   const std::vector<Bytes> memory = piece.memory();
   const Piece& layout = spec.pieces[number];
   for (size_t i = 0; i < layout.segments.size(); ++i) {
@@ -127,13 +124,13 @@ std::string write_partition(PartitionCut& cut, int partition) {
   const Spec& spec = state.spec();
   Files files(cut.folder());
   std::vector<data::NamedArray> arrays;
-  json segments = json::array();
+  Json segments = Json::array();
   for (const auto& [number, piece] : state.pieces())
     add_piece(spec, number, piece, arrays, segments);
-  json facts = parse_json(to_text(cut.part(partition)));
+  Json facts = parse_json(to_text(cut.part(partition)));
   facts["counts"] = to_text(state.counts());
   if (partition == 0) facts["cursor"] = state.reopened_cursor().to_text();
-  json metadata = facts;
+  Json metadata = facts;
   metadata["spec"] = to_text(spec);
   metadata["segments"] = std::move(segments);
   files.write(detail::name_of_partition(partition), arrays, metadata);

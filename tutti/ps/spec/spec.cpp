@@ -17,7 +17,6 @@ namespace tutti::ps {
 namespace {
 
 using detail::whole_number;
-using nlohmann::json;
 
 constexpr int64_t kAlign = 64;
 constexpr int64_t kGrid = 1024;
@@ -67,8 +66,8 @@ class Packer {
   std::map<std::pair<int, DType>, size_t> open_;  // piece that still takes some
 };
 
-json to_json(const optim::Rule& rule) {
-  json fields = {{"name", rule.name()}};
+Json to_json(const optim::Rule& rule) {
+  Json fields = {{"name", rule.name()}};
   auto options = rule.options();
   std::visit(
       [&](auto& o) {
@@ -78,7 +77,7 @@ json to_json(const optim::Rule& rule) {
   return fields;
 }
 
-optim::Rule rule_from(const json& fields) {
+optim::Rule rule_from(const Json& fields) {
   auto options = optim::rule_by_name(fields.at("name").get<std::string>()).options();
   std::visit(
       [&](auto& o) {
@@ -88,8 +87,8 @@ optim::Rule rule_from(const json& fields) {
   return optim::Rule(options);
 }
 
-json to_json(const SparseTableSpec& table) {
-  json rows = json::array({"zeros"});
+Json to_json(const SparseTableSpec& table) {
+  Json rows = Json::array({"zeros"});
   if (const auto* uniform = std::get_if<UniformRows>(&table.initializer))
     rows = {"uniform", uniform->low, uniform->high};
   if (const auto* normal = std::get_if<NormalRows>(&table.initializer))
@@ -98,8 +97,8 @@ json to_json(const SparseTableSpec& table) {
           table.most_rows, table.idle_pushes};
 }
 
-json to_json(const Spec& spec) {
-  json text;
+Json to_json(const Spec& spec) {
+  Json text;
   text["optimizer"] = to_json(spec.rule);
   text["staleness"] = spec.staleness.text();
   text["workers"] = spec.num_workers;
@@ -116,7 +115,7 @@ json to_json(const Spec& spec) {
     text["variables"].push_back({variable.name, static_cast<int>(variable.dtype), variable.shape});
   for (const SparseTableSpec& table : spec.tables) text["tables"].push_back(to_json(table));
   for (const Piece& piece : spec.pieces) {
-    json segments = json::array();
+    Json segments = Json::array();
     for (const Segment& segment : piece.segments)
       segments.push_back({segment.variable, segment.begin, segment.end, segment.offset_bytes});
     text["pieces"].push_back(
@@ -125,18 +124,18 @@ json to_json(const Spec& spec) {
   return text;
 }
 
-DType dtype_from(const json& number) {
+DType dtype_from(const Json& number) {
   const int value = whole_number<int>(number, "dtype");
   if (value != static_cast<int>(DType::float32) && value != static_cast<int>(DType::float64))
     throw Error(fmt::format("dtype number {}: expected float32 or float64", value));
   return static_cast<DType>(value);
 }
 
-SparseTableSpec table_from(const json& list) {
+SparseTableSpec table_from(const Json& list) {
   SparseTableSpec table{.name = list.at(0),
                         .width = whole_number<int64_t>(list.at(1), "tables: width"),
                         .dtype = dtype_from(list.at(2))};
-  const json& rows = list.at(3);
+  const Json& rows = list.at(3);
   const std::string how = rows.at(0);
   if (how == "zeros")
     table.initializer = ZeroRows{};
@@ -152,18 +151,18 @@ SparseTableSpec table_from(const json& list) {
   return table;
 }
 
-Variable variable_from(const json& list) {
+Variable variable_from(const Json& list) {
   Variable variable{.name = list.at(0), .shape = {}, .dtype = dtype_from(list.at(1))};
-  for (const json& length : list.at(2))
+  for (const Json& length : list.at(2))
     variable.shape.push_back(whole_number<int64_t>(length, "variables: shape"));
   return variable;
 }
 
-Piece piece_from(const json& list) {
+Piece piece_from(const Json& list) {
   Piece piece{.partition = whole_number<int>(list.at(0), "pieces: partition"),
               .dtype = dtype_from(list.at(1)),
               .num_bytes = whole_number<int64_t>(list.at(2), "pieces: bytes")};
-  for (const json& segment : list.at(3))
+  for (const Json& segment : list.at(3))
     piece.segments.push_back({whole_number<int>(segment.at(0), "pieces: variable"),
                               whole_number<int64_t>(segment.at(1), "pieces: begin"),
                               whole_number<int64_t>(segment.at(2), "pieces: end"),
@@ -171,7 +170,7 @@ Piece piece_from(const json& list) {
   return piece;
 }
 
-Spec read(const json& text) {
+Spec read(const Json& text) {
   Spec spec{.rule = rule_from(text.at("optimizer"))};
   spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
   spec.num_workers = whole_number<int>(text.at("workers"), "workers");
@@ -185,11 +184,11 @@ Spec read(const json& text) {
   spec.host_sums = text.at("host_sums");
   spec.goes_on_from = text.at("goes_on_from");
   spec.num_partitions = whole_number<int>(text.at("partitions"), "partitions");
-  for (const json& variable : text.value("variables", json::array()))
+  for (const Json& variable : text.value("variables", Json::array()))
     spec.variables.push_back(variable_from(variable));
-  for (const json& table : text.value("tables", json::array()))
+  for (const Json& table : text.value("tables", Json::array()))
     spec.tables.push_back(table_from(table));
-  for (const json& piece : text.value("pieces", json::array()))
+  for (const Json& piece : text.value("pieces", Json::array()))
     spec.pieces.push_back(piece_from(piece));
   return spec;
 }
@@ -277,11 +276,11 @@ std::string variable_difference(const Spec& mine, const Spec& other) {
 }
 
 // Of two rules, as JSON; "": none.
-std::string differing_option(const json& mine, const json& other) {
+std::string differing_option(const Json& mine, const Json& other) {
   std::vector<std::string> fields = {"name"};  // before what rules of other names do not have
   for (const auto& [field, value] : mine.items()) fields.push_back(field);
   for (const std::string& field : fields)
-    if (other.value(field, json()) != mine.at(field)) return field;
+    if (other.value(field, Json()) != mine.at(field)) return field;
   return "";
 }
 
@@ -353,7 +352,7 @@ Spec spec_from(std::string_view text) {
     Spec spec = read(parse_json(text));
     check(spec);
     return spec;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("a specification of a job cannot be read: {}", error.what()));
   }
 }
@@ -361,11 +360,11 @@ Spec spec_from(std::string_view text) {
 std::string difference(const Spec& mine, const Spec& other) {
   if (mine.variables != other.variables) return variable_difference(mine, other);
   if (mine.tables != other.tables) return table_difference(mine, other);
-  json a = to_json(mine);
-  json b = to_json(other);
+  Json a = to_json(mine);
+  Json b = to_json(other);
   if (const std::string field = differing_option(a["optimizer"], b["optimizer"]); !field.empty())
     return fmt::format("the optimizer has {} {}, not {}", field, dump_json(a["optimizer"][field]),
-                       dump_json(b["optimizer"].value(field, json())));
+                       dump_json(b["optimizer"].value(field, Json())));
   for (const char* later : {"optimizer", "variables", "pieces"}) {
     a.erase(later);
     b.erase(later);
@@ -385,14 +384,14 @@ std::string model_difference(const Spec& saved, const Spec& wanted) {
     why = difference_by_name("embedding table", saved.tables, wanted.tables,
                              [](const SparseTableSpec& table) { return table.words(); });
   if (!why.empty()) return why;
-  json got = to_json(saved.rule);
-  json expected = to_json(wanted.rule);
+  Json got = to_json(saved.rule);
+  Json expected = to_json(wanted.rule);
   got.erase("learning_rate");
   expected.erase("learning_rate");
   const std::string field = differing_option(expected, got);
   if (field.empty()) return "";
   return fmt::format("optimizer: got {} {}, expected {}", field,
-                     dump_json(got.value(field, json())), dump_json(expected.at(field)));
+                     dump_json(got.value(field, Json())), dump_json(expected.at(field)));
 }
 
 }  // namespace tutti::ps

@@ -12,8 +12,6 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
-
 // What one thread takes at once, and what it adds up before it updates: sum, parameters and two
 // states of 4,096 doubles stay in L2.
 constexpr int64_t kChunkElements = 16 << 10;
@@ -154,22 +152,22 @@ std::vector<Bytes> DensePiece::memory() const {
 }
 
 std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepScalars>& scalars) {
-  json list = json::array();
+  Json list = Json::array();
   for (const optim::StepScalars& s : scalars)
     list.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.decay_power, s.count});
-  return dump_json(json{{"version", version}, {"scalars", list}});
+  return dump_json(Json{{"version", version}, {"scalars", list}});
 }
 
 DensePiece::Facts DensePiece::parsed(std::string_view facts) const {
   try {
-    const json known = parse_json(facts);
-    const json& scalars = known.at("scalars");
+    const Json known = parse_json(facts);
+    const Json& scalars = known.at("scalars");
     if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
     Facts read{known.at("version"), {}};
-    for (const json& s : scalars)
+    for (const Json& s : scalars)
       read.second.push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4)});
     return read;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("what a piece knows cannot be read: {}", error.what()));
   }
 }

@@ -12,7 +12,6 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
 using Kind = Message::Kind;
 
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
@@ -245,12 +244,12 @@ std::optional<std::pair<std::string, Bytes>> SparseShardCopy::next() {
 
 std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows& rows) {
   const auto bytes = std::make_shared<std::vector<std::byte>>(bytes_of(rows));
-  return {dump_json(json{table, rows.keys.size()}), Bytes{*bytes, bytes}};
+  return {dump_json(Json{table, rows.keys.size()}), Bytes{*bytes, bytes}};
 }
 
 void SparseShard::take(std::string_view text, const Bytes& payload) {
   try {
-    const json list = parse_json(text);
+    const Json list = parse_json(text);
     const int number = list.at(0);
     const int64_t count = list.at(1);
     if (number < 0 || number >= num_tables())
@@ -263,7 +262,7 @@ void SparseShard::take(std::string_view text, const Bytes& payload) {
                               count, entry.table.spec().name, payload.size(), each));
     entry.table.load(rows_from(payload.span, static_cast<size_t>(count),
                                static_cast<size_t>(entry.row_bytes()), states));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("rows of an embedding table cannot be read: {}", error.what()));
   }
 }

@@ -8,19 +8,17 @@
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
-
-json to_json(const std::vector<ProcessView>& processes) {
-  json list = json::array();
+Json to_json(const std::vector<ProcessView>& processes) {
+  Json list = Json::array();
   for (const ProcessView& process : processes)
     list.push_back({process.name, process.address, process.alive, process.ending, process.finished,
                     process.comings});
   return list;
 }
 
-std::vector<ProcessView> processes_from(const json& list) {
+std::vector<ProcessView> processes_from(const Json& list) {
   std::vector<ProcessView> processes;
-  for (const json& entry : list)
+  for (const Json& entry : list)
     processes.push_back(
         {entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4), entry.at(5)});
   return processes;
@@ -39,10 +37,10 @@ void add_losses(const std::vector<ProcessView>& before, const std::vector<Proces
 }  // namespace
 
 std::string to_text(const View& view) {
-  json partitions = json::array();
+  Json partitions = Json::array();
   for (const PartitionView& p : view.partitions)
     partitions.push_back({p.primary, p.backup, p.joining, p.epoch});
-  return dump_json(json{{"number", view.number},
+  return dump_json(Json{{"number", view.number},
                         {"partitions", partitions},
                         {"servers", to_json(view.servers)},
                         {"workers", to_json(view.workers)},
@@ -51,9 +49,9 @@ std::string to_text(const View& view) {
 
 View view_from(std::string_view text) {
   try {
-    const json known = parse_json(text);
+    const Json known = parse_json(text);
     View view{.number = known.at("number"), .failure = known.at("failure")};
-    for (const json& p : known.at("partitions"))
+    for (const Json& p : known.at("partitions"))
       view.partitions.push_back({p.at(0), p.at(1), p.at(2), p.at(3)});
     view.servers = processes_from(known.at("servers"));
     view.workers = processes_from(known.at("workers"));
@@ -62,7 +60,7 @@ View view_from(std::string_view text) {
         if (server < -1 || server >= static_cast<int>(view.servers.size()))
           throw Error(fmt::format("a view names server {} of {}", server, view.servers.size()));
     return view;
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(fmt::format("a view cannot be read: {}", error.what()));
   }
 }

@@ -35,12 +35,12 @@ RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
   return facts;
 }
 
-nlohmann::json json_of(const RankOnGpu& facts) {
-  return nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
+Json json_of(const RankOnGpu& facts) {
+  return Json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
                                 facts.gpu, facts.process, facts.sums});
 }
 
-RankOnGpu facts_from(const nlohmann::json& read) {
+RankOnGpu facts_from(const Json& read) {
   return {.on_gpu = read[0],
           .has_nccl = read[1],
           .nccl = read[2],
@@ -73,13 +73,13 @@ std::shared_ptr<Engine> engine_of(const Group& group) {
 }
 
 std::vector<RankOnGpu> tell_each_other(const World& world, const DeviceGroupsChoice& choice) {
-  nlohmann::json own = nlohmann::json::array();
+  Json own = Json::array();
   const std::vector<DeviceQueue> nowhere(static_cast<size_t>(world.local));
   for (const DeviceQueue& queue : world.on_devices() ? world.queues : nowhere)
     own.push_back(json_of(facts_of(queue, choice)));
   std::vector<RankOnGpu> all;
   for (const auto& [worker, words] : Membership(world).words_of_all(dump_json(own)))
-    for (const nlohmann::json& facts : parse_json(words)) all.push_back(facts_from(facts));
+    for (const Json& facts : parse_json(words)) all.push_back(facts_from(facts));
   return all;
 }
 

@@ -16,7 +16,6 @@
 namespace tutti {
 namespace {
 
-using Json = nlohmann::json;
 using Pieces = std::map<std::string, Piece>;
 
 Piece all_of(const at::Tensor& tensor) {

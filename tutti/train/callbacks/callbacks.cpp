@@ -41,8 +41,8 @@ class Best {
   }
   double value() const { return best_.value_or(std::nan("")); }
   void forget() noexcept { best_.reset(); }
-  nlohmann::json state() const { return best_ ? json_of(*best_) : nlohmann::json(); }
-  void restore(const nlohmann::json& state) {
+  Json state() const { return best_ ? json_of(*best_) : Json(); }
+  void restore(const Json& state) {
     if (!state.is_null()) best_ = double_from(state);
   }
 
@@ -99,9 +99,7 @@ class EarlyStopping final : public Callback {
   void on_train_end(Training& training) override {
     if (kept_) training.put_back_weights();
   }
-  std::string state() const override {
-    return dump_json(nlohmann::json{best_.state(), waited_, kept_});
-  }
+  std::string state() const override { return dump_json(Json{best_.state(), waited_, kept_}); }
   void restore(const std::string& state) override {
     const auto json = parse_json(state);
     best_.restore(json.at(0));
@@ -235,9 +233,7 @@ class ReduceOnPlateau final : public Callback {
     cooling_ = options_.cooldown;
     waited_ = 0;
   }
-  std::string state() const override {
-    return dump_json(nlohmann::json{best_.state(), waited_, cooling_});
-  }
+  std::string state() const override { return dump_json(Json{best_.state(), waited_, cooling_}); }
   void restore(const std::string& state) override {
     const auto json = parse_json(state);
     best_.restore(json.at(0));

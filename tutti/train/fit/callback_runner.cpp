@@ -284,7 +284,7 @@ auto named(const Callback& callback, const char* what, auto&& call) {
 std::string state_of(const Callback& callback) {
   return named(callback, "state()", [&] {
     std::string state = callback.state();
-    dump_json(nlohmann::json(state));  // throws unless it is UTF-8, as a manifest is
+    dump_json(Json(state));  // throws unless it is UTF-8, as a manifest is
     return state;
   });
 }

@@ -87,7 +87,7 @@ class KeptCallbacks final : public Kept {
   KeptCallbacks(CallbackRunner& callbacks, Model::State& model)
       : callbacks_(callbacks), model_(model) {}
   std::string name() const override { return "callbacks"; }
-  std::string words() const override { return dump_json(nlohmann::json(callbacks_.states())); }
+  std::string words() const override { return dump_json(Json(callbacks_.states())); }
 
   KeptTensors tensors() const override {
     const KeptWeights& weights = callbacks_.kept();
@@ -114,7 +114,7 @@ class KeptCallbacks final : public Kept {
     const std::string& words = read.manifest.kept.at(name());
     try {
       return parse_json(words).get<std::map<std::string, std::string>>();
-    } catch (const nlohmann::json::exception&) {
+    } catch (const JsonError&) {
       throw read.damaged(name(), words + ", expected a text for each");
     }
   }

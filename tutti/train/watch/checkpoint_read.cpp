@@ -17,7 +17,7 @@ DataError CheckpointRead::damaged(const std::string& name, const std::string& wh
 std::vector<double> CheckpointRead::numbers(const std::string& name, size_t count) const {
   const std::string& words = manifest.kept.at(name);
   const auto list = parse_json(words);
-  const auto is_finite = [](const nlohmann::json& number) {
+  const auto is_finite = [](const Json& number) {
     return number.is_number() && std::isfinite(number.get<double>());
   };
   if (!list.is_array() || list.size() != count || !std::ranges::all_of(list, is_finite))
@@ -26,7 +26,7 @@ std::vector<double> CheckpointRead::numbers(const std::string& name, size_t coun
 }
 
 std::string words_of(const std::vector<double>& numbers) {
-  return dump_json(nlohmann::json(numbers));
+  return dump_json(Json(numbers));
 }
 
 }  // namespace tutti::detail

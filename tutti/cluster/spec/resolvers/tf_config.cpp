@@ -19,15 +19,13 @@
 namespace tutti::detail {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kMostTasks = 1'000'000;
 
 const std::vector<std::string> kJobs = {"chief", "worker", "ps", "evaluator"};
 
 [[noreturn]] void refuse(const std::string& why) { throw UsageError("TF_CONFIG: " + why); }
 
-void require_known_keys(const json& object, const std::string& what,
+void require_known_keys(const Json& object, const std::string& what,
                         const std::vector<std::string>& known) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
@@ -36,8 +34,8 @@ void require_known_keys(const json& object, const std::string& what,
   }
 }
 
-const json& object_at(const json& parent, const char* key) {
-  static const json kEmpty = json::object();
+const Json& object_at(const Json& parent, const char* key) {
+  static const Json kEmpty = Json::object();
   const auto found = parent.find(key);
   if (found == parent.end() || found->is_null()) return kEmpty;
   if (!found->is_object()) refuse(fmt::format("{} is {}, expected an object", key, found->dump()));
@@ -45,12 +43,12 @@ const json& object_at(const json& parent, const char* key) {
 }
 
 // An index is a number, or a string of digits (as keys of objects are).
-int index_of(const json& value, const std::string& what) {
+int index_of(const Json& value, const std::string& what) {
   if (value.is_number_integer()) {
     const int64_t number = value.get<int64_t>();
     if (number >= 0 && number < kMostTasks) return static_cast<int>(number);
   } else if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
+    const auto& text = value.text();
     int number = -1;
     const char* end = text.data() + text.size();
     const auto [stop, failure] = std::from_chars(text.data(), end, number);
@@ -59,21 +57,21 @@ int index_of(const json& value, const std::string& what) {
   refuse(fmt::format("{} is {}, expected a whole number from 0 on", what, dump_json(value)));
 }
 
-ClusterTask task_at(const std::string& job, int index, const json& address) {
+ClusterTask task_at(const std::string& job, int index, const Json& address) {
   const std::string where = fmt::format("{} {}", job, index);
   if (!address.is_string()) {
     refuse(fmt::format("{} is {}, expected \"host:port\"", where, dump_json(address)));
   }
-  return {index, parse_host_port(address.get_ref<const std::string&>(), "TF_CONFIG: " + where)};
+  return {index, parse_host_port(address.text(), "TF_CONFIG: " + where)};
 }
 
 // The tasks of one job, by index.
-std::vector<ClusterTask> tasks_of(const json& cluster, const std::string& job) {
+std::vector<ClusterTask> tasks_of(const Json& cluster, const std::string& job) {
   const auto found = cluster.find(job);
   std::vector<ClusterTask> tasks;
   if (found == cluster.end() || found->is_null()) return tasks;
   if (found->is_array()) {
-    for (const json& address : *found) {
+    for (const Json& address : *found) {
       tasks.push_back(task_at(job, static_cast<int>(tasks.size()), address));
     }
     return tasks;
@@ -83,7 +81,7 @@ std::vector<ClusterTask> tasks_of(const json& cluster, const std::string& job) {
                        job, found->dump()));
   }
   for (const auto& [key, address] : found->items()) {
-    const int index = index_of(json(key), "an index of " + job);
+    const int index = index_of(Json(key), "an index of " + job);
     tasks.push_back(task_at(job, index, address));
   }
   std::sort(tasks.begin(), tasks.end(),
@@ -127,8 +125,8 @@ void require_different_addresses(const Cluster& cluster) {
   }
 }
 
-Cluster read_cluster(const json& config) {
-  const json& object = object_at(config, "cluster");
+Cluster read_cluster(const Json& config) {
+  const Json& object = object_at(config, "cluster");
   require_known_keys(object, "job in its cluster", kJobs);
   Cluster cluster{tasks_of(object, "chief"), tasks_of(object, "worker"), tasks_of(object, "ps"),
                   tasks_of(object, "evaluator")};
@@ -149,8 +147,8 @@ struct Self {
   int index = 0;
 };
 
-Self read_task(const json& config, const Cluster& cluster) {
-  const json& task = object_at(config, "task");
+Self read_task(const Json& config, const Cluster& cluster) {
+  const Json& task = object_at(config, "task");
   require_known_keys(task, "key in its task", {"type", "index", "trial", "cloud"});
   const auto type = task.find("type");
   const auto index = task.find("index");
@@ -178,7 +176,7 @@ Self read_task(const json& config, const Cluster& cluster) {
   return self;
 }
 
-void note_what_is_ignored(const json& config, ClusterSpec& spec) {
+void note_what_is_ignored(const Json& config, ClusterSpec& spec) {
   for (const char* key : {"rpc_layer", "session_master", "environment", "job"}) {
     const auto found = config.find(key);
     if (found != config.end() && !found->is_null()) {
@@ -222,13 +220,13 @@ ClusterSpec spec_of(const Cluster& cluster, const Self& self) {
   return spec;
 }
 
-json parse(const std::string& text) {
+Json parse(const std::string& text) {
   try {
-    json config = parse_json(text);
+    Json config = parse_json(text);
     if (config.is_object()) return config;
-  } catch (const json::parse_error& error) {
+  } catch (const JsonSyntaxError& error) {
     refuse(fmt::format("not JSON at character {}: \"{}\"", error.byte, text));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     refuse(error.what());
   }
   refuse(fmt::format("expected an object, got {}", text));
@@ -239,7 +237,7 @@ json parse(const std::string& text) {
 std::optional<Claim> tf_config_claim(const Variables& variables) {
   const std::string* text = value_of(variables, "TF_CONFIG");
   if (text == nullptr) return std::nullopt;
-  const json config = parse(*text);
+  const Json config = parse(*text);
   require_known_keys(config, "key",
                      {"cluster", "task", "rpc_layer", "session_master", "environment", "job"});
   const Cluster cluster = read_cluster(config);

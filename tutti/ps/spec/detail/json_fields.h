@@ -1,6 +1,5 @@
-/// JSON that came from a file or a peer. nlohmann's own conversions take 0.5, 1e300 and true for
-/// integers (the second is undefined).
-/// Thread rule: pure functions.
+/// JSON that came from a file or a peer: 0.5 is no integer here, of which Json itself cuts the
+/// fraction off. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 namespace tutti::ps::detail {
 
 /// `value` for messages, cut off.
-inline std::string shown(const nlohmann::json& value) {
+inline std::string shown(const Json& value) {
   constexpr size_t kMostShown = 80;
   std::string text = dump_json(value);
   if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
@@ -24,8 +23,8 @@ inline std::string shown(const nlohmann::json& value) {
 
 /// An integer from `low` to `high`. Throws Error naming `field`, what was got and expected.
 template <class T>
-T whole_number(const nlohmann::json& value, std::string_view field,
-               T low = std::numeric_limits<T>::min(), T high = std::numeric_limits<T>::max()) {
+T whole_number(const Json& value, std::string_view field, T low = std::numeric_limits<T>::min(),
+               T high = std::numeric_limits<T>::max()) {
   const auto in_range = [&](auto number) {
     return std::cmp_greater_equal(number, low) && std::cmp_less_equal(number, high);
   };
