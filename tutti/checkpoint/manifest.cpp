@@ -76,10 +76,10 @@ constexpr int kDeepest = 8;  // a manifest needs 5; JSON is printed by recursion
 // What version 1 had in fields of its own, as parts of a training keep it since.
 OrderedJson kept_of_version_1(const OrderedJson& json, int replicas) {
   OrderedJson kept = {{"callbacks", json.at("callbacks")},
-                       {"shares",
-                        {{"format", "tutti shares 1"},
-                         {"replicas", replicas},
-                         {"changes", json.value("shares", OrderedJson::array())}}}};
+                      {"shares",
+                       {{"format", "tutti shares 1"},
+                        {"replicas", replicas},
+                        {"changes", json.value("shares", OrderedJson::array())}}}};
   if (!json.at("loss_scale").empty()) kept["loss_scale"] = json.at("loss_scale");
   if (json.contains("noise_scale")) kept["noise_scale"] = json.at("noise_scale");
   return kept;

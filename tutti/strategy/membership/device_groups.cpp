@@ -37,7 +37,7 @@ RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
 
 Json json_of(const RankOnGpu& facts) {
   return Json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
-                                facts.gpu, facts.process, facts.sums});
+                      facts.gpu, facts.process, facts.sums});
 }
 
 RankOnGpu facts_from(const Json& read) {

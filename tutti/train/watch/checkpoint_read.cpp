@@ -25,8 +25,6 @@ std::vector<double> CheckpointRead::numbers(const std::string& name, size_t coun
   return list.get<std::vector<double>>();
 }
 
-std::string words_of(const std::vector<double>& numbers) {
-  return dump_json(Json(numbers));
-}
+std::string words_of(const std::vector<double>& numbers) { return dump_json(Json(numbers)); }
 
 }  // namespace tutti::detail
