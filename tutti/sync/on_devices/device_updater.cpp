@@ -310,7 +310,7 @@ void DeviceUpdater::scale(int owner) {
 
 // Whether the step is left out, where that may be: a scalar on the device.
 std::optional<at::Tensor> DeviceUpdater::gather_flags(int owner, const Lane& lane) {
-  if (lane.any[layout_.slots.size() + 1] == 0 && !lane.scale) return std::nullopt;
+  if (lane.any.back() == 0 && !lane.scale) return std::nullopt;
   Owned& owned = owned_[static_cast<size_t>(owner)];
   if (world_.size > 1) {
     for (int replica = 0; replica < world_.local; ++replica)
