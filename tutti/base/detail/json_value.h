@@ -1,8 +1,6 @@
 /// The templates of BasicJson; the rest of it is compiled once, in json.cpp. Included by
-/// tutti/base/json.h alone.
+/// tutti/base/json.h alone, behind the class.
 #pragma once
-
-#include "tutti/base/json.h"
 
 namespace tutti {
 
