@@ -13,6 +13,9 @@ struct Measures {
   /// Up to what batch a larger one pays (History::noise_scale), in the fused step of two replicas
   /// or more on CPUs.
   bool noise_scale = false;
+  /// How long the gradient of an update is, before it is clipped: mean of an epoch. Where the noise
+  /// scale is measured, at no more cost.
+  bool gradient_norm = false;
 };
 
 /// One of them, for whoever takes it from users or shows it to them.
@@ -34,6 +37,13 @@ inline constexpr Measure kMeasures[] = {
          "or more",
      .title = "Gradient noise scale",
      .unit = "samples"},
+    {.name = "gradient_norm",
+     .field = &Measures::gradient_norm,
+     .flag = "--gradient-norm",
+     .help = "Measure how long the gradient of an update is, before it is clipped, of two replicas "
+             "or more",
+     .title = "Gradient norm",
+     .unit = "norm"},
 };
 
 /// The first that is asked for; null: none is.

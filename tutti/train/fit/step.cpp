@@ -107,6 +107,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   const StepFacts facts{
       .data = *epoch.data,
       .world = *epoch.world,
+      .epoch = epoch.number,
       .first_batch = first,
       .end_batch = std::min(first + options_.accumulate, epoch.data->num_batches())};
   for (const auto& watcher : watchers_) watcher->after_step(facts);

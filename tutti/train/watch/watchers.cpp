@@ -17,6 +17,7 @@ struct MeasureWatcher {
 
 constexpr MeasureWatcher kWatchers[] = {
     {&Measures::noise_scale, why_no_noise_scale, watch_noise_scale},
+    {&Measures::gradient_norm, why_no_gradient_norm, watch_gradient_norm},
 };
 static_assert(std::ranges::equal(kMeasures, kWatchers, {}, &Measure::field, &MeasureWatcher::field),
               "each measure has its watcher, in the order of their columns");

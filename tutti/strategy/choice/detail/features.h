@@ -243,7 +243,8 @@ inline constexpr Feature kMeetsInForward{
     "a layer that needs all replicas in forward (SyncBatchNorm)",
     trains<&RecipeFacts::meets_in_forward>};
 inline constexpr Feature kMeasured{
-    "--noise-scale", [](const Asked& a) { return first_of(a.recipe.measures) != nullptr; },
+    "measures (`--noise-scale`, `--gradient-norm`)",
+    [](const Asked& a) { return first_of(a.recipe.measures) != nullptr; },
     [](const Asked& a) { return std::string(first_of(a.recipe.measures)->flag); }};
 
 // ---- its rate ----

@@ -31,6 +31,7 @@ struct WatchedBatch {
 struct StepFacts {
   const data::Epoch& data;
   const World& world;
+  int64_t epoch = 0;
   int64_t first_batch = 0;
   int64_t end_batch = 0;  ///< several where their gradients are added up
 
@@ -72,8 +73,10 @@ void require_measurable(const Measures& measures, const World& world);
 /// optimizer  of the training, whose updates have `batch` samples
 StepWatchers watchers_of(const Measures& measures, Optimizer& optimizer, int64_t batch);
 
-/// For a row of the table in watchers.cpp.
+/// For rows of the table in watchers.cpp.
 std::unique_ptr<StepWatcher> watch_noise_scale(Optimizer& optimizer, int64_t batch);
 std::string why_no_noise_scale(const World& world);
+std::unique_ptr<StepWatcher> watch_gradient_norm(Optimizer& optimizer, int64_t batch);
+std::string why_no_gradient_norm(const World& world);
 
 }  // namespace tutti::detail
