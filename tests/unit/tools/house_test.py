@@ -119,15 +119,15 @@ class BuiltHouse(unittest.TestCase):
 
     def test_the_command_line_has_them(self):
         said = self.run_program("tutti", "train", "--help")
-        for word in ("sign_sgd", "error_rate", "--stop-at", "--no-hints", "--gradient-norm", "twins"):
+        for word in ("sign_sgd", "error_rate", "--stop-at", "--no-hints", "--gradient-peak", "twins"):
             self.assertIn(word, said)
 
     def test_a_training_takes_them(self):
         data = str(REPOSITORY / "examples/data/quickdraw")
-        words = "--strategy twins --optimizer sign_sgd --metrics error_rate --gradient-norm --stop-at 100 --no-hints --epochs 3"
+        words = "--strategy twins --optimizer sign_sgd --metrics error_rate --gradient-peak --stop-at 100 --no-hints --epochs 3"
         said = self.run_program("tutti", "train", "mlp", "--data", data, *words.split())
         self.assertRegex(said, r"twins: 2 replicas(.|\n)*epoch 1/3 .*error_rate 0\.")
-        self.assertIn("gradient_norm", said)
+        self.assertIn("gradient_peak", said)
         self.assertNotIn("epoch 2/3", said)  # it was ended after the first
         self.assertNotIn("try next", said)
 
