@@ -77,10 +77,10 @@ EXTRAS = {
 ROOMS["extras"] = list(EXTRAS)
 FIRST_TORCH_FLOOR = 3
 # A file that sees torch costs about 8 s of compiling on one core, precompiled header included, or 1 to
-# 2 s where it is compiled in one piece with its module, and a clean build may take 8 minutes on two
-# cores: a higher number is decided with that in view. The
-# programs of users that we ship (examples, the stranger of the install test) are not counted.
-MAX_TORCH_SOURCES = 322
+# 2 s where it is compiled in one piece with its module, and a clean build of all may take 11 minutes on
+# two cores: a higher number is decided with that in view. The programs of users that we ship (examples,
+# the stranger of the install test) are not counted.
+MAX_TORCH_SOURCES = 334
 USERS_PROGRAM = re.compile(r"examples/|tests/(jobs/install|data/house)/")
 
 PLACE = {

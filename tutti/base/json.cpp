@@ -110,6 +110,8 @@ class JsonReader {
 
   bool parse_error(size_t byte, const std::string& /*last*/,
                    const nlohmann::json::exception& error) {
+    if (dynamic_cast<const nlohmann::json::parse_error*>(&error) == nullptr)
+      throw JsonError(words_of(error));  // a number that no type holds
     throw JsonSyntaxError(words_of(error), byte);
   }
 

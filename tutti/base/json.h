@@ -6,6 +6,7 @@
 /// them, cost each source that sees them two seconds. Thread rule: values, and pure functions.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>

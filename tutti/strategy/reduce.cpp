@@ -201,27 +201,6 @@ std::vector<std::span<const std::byte>> framed_parts(std::span<const std::byte> 
   return parts;
 }
 
-// All ranks' bytes; collective over the group.
-std::vector<std::vector<std::byte>> bytes_of_all(Group& group, std::span<std::byte> own,
-                                                 Millis limit) {
-  std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
-  int64_t length = static_cast<int64_t>(own.size());
-  group.all_gather(span_of(std::span(&length, 1)), span_of(std::span(lengths)), limit).wait(limit);
-  std::vector<std::byte> all(
-      static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
-  group
-      .all_gather({own.data(), length, DType::uint8},
-                  {all.data(), static_cast<int64_t>(all.size()), DType::uint8}, lengths, limit)
-      .wait(limit);
-  std::vector<std::vector<std::byte>> parts;
-  auto begin = all.begin();
-  for (const int64_t size : lengths) {
-    parts.emplace_back(begin, begin + size);
-    begin += size;
-  }
-  return parts;
-}
-
 void require_one_shape_but_for(int64_t axis, const std::vector<at::Tensor>& all) {
   if (axis < -all[0].dim() || axis >= all[0].dim())
     throw UsageError(fmt::format("gather along axis {}: replica 0 has {}, which has no such axis{}",
@@ -250,7 +229,9 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
     if (!value.defined()) throw UsageError("gather: a replica returned an undefined tensor");
   const World& now = world();
   std::vector<at::Tensor> all;
-  if (!membership().in_step()) {
+  if (membership().alone()) {
+    all = values.values();
+  } else if (!membership().in_step()) {
     std::vector<std::byte> own;
     for (const at::Tensor& value : values.values()) append_framed(packed(value, now), own);
     for (const auto& [worker, bytes] : membership().exchange(own))
@@ -258,7 +239,7 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   } else {
     on_groups([&](ReplicaContext& replica, int local) {
       auto own = packed(values.local(local), now);
-      const auto parts = bytes_of_all(replica.group(), own, now.time_limit);
+      const auto parts = detail::bytes_of_all(replica.group(), own, now.time_limit);
       if (local != 0) return;
       for (const auto& part : parts) all.push_back(unpacked(part));
     });

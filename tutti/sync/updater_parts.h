@@ -97,12 +97,24 @@ class MovableSlices {
   ~MovableSlices() = default;
 };
 
+/// Parameters that are updated in memory of their own, and copied from there to the replicas.
+class ParameterCopies {
+ public:
+  /// The replicas' have been written, with the same values on all: goes on from these. Between
+  /// steps.
+  virtual void take_over() = 0;
+
+ protected:
+  ~ParameterCopies() = default;
+};
+
 struct UpdaterParts {
   DeviceDecisions* on_device = nullptr;
   StepCapture* capture = nullptr;
   Gathers* gathers = nullptr;
   LateParameters* late = nullptr;
   MovableSlices* slices = nullptr;
+  ParameterCopies* copies = nullptr;
   GradientMeter* meter = nullptr;  ///< measures the gradients of its updates
   ps::Client* client = nullptr;    ///< to the servers that have the parameters
 };

@@ -84,6 +84,7 @@ TEST(Json, GivesWhatItHolds) {
   EXPECT_EQ(json.at("i").get<int>(), -7);
   EXPECT_EQ(json.at("f").get<int64_t>(), 7);
   EXPECT_EQ(json.at("u").get<double>(), 7.0);
+  EXPECT_EQ(Json(9007199791611905).get<float>(), 9007200328482816.0F);  // rounded once
   EXPECT_EQ(json.at("l").get<std::vector<int>>(), (std::vector{1, 2}));
   EXPECT_EQ((json.at("l").get<std::pair<int, int>>()), std::pair(1, 2));
   EXPECT_EQ((json.at("o").get<std::map<std::string, int>>()),
@@ -120,6 +121,8 @@ TEST(Json, SaysWhatItIsNot) {
   EXPECT_EQ(refusal([&] { json.at("yes").get<int>(); }), "type must be number, but is boolean");
   EXPECT_EQ(refusal([&] { json.at("l").get<std::string>(); }), "type must be string, but is array");
   EXPECT_EQ(refusal([&] { json.at("l").at("a"); }), "type must be object, but is array");
+  using Map = std::map<std::string, int>;
+  EXPECT_EQ(refusal([&] { Json().get<Map>(); }), "type must be object, but is null");
   EXPECT_THAT(refusal([&] { json.at("huge").get<int64_t>(); }), HasSubstr("no whole number"));
   EXPECT_THAT(refusal([&] {
                 for (const Json& each : json.at("t")) static_cast<void>(each);
@@ -136,6 +139,17 @@ TEST(ParseJson, SaysWhereItIsNone) {
     ADD_FAILURE();
   } catch (const JsonSyntaxError& error) {
     EXPECT_EQ(error.byte, 5u);
+  }
+}
+
+TEST(ParseJson, ANumberThatNoTypeHoldsIsNoErrorOfSyntax) {
+  try {
+    parse_json("[1e999]");
+    ADD_FAILURE();
+  } catch (const JsonSyntaxError& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const JsonError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("1e999"));
   }
 }
 

@@ -168,6 +168,39 @@ TEST_F(FitOnDevices, WeightsOfTheCpuGoOnThereAndBack) {
             test::get_bytes(folder / "cpu.safetensors"));
 }
 
+// No device has this rule: the CPU updates parameters of its own, which must follow. At a rate of 0
+// an update shows which values it began with.
+TEST_F(FitOnDevices, LoadedAndPutBackWeightsAreThoseThatTheCpuUpdates) {
+  const test::TempFolder folder;
+  const auto samples = three_classes(36).batch(6);
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    Model model(strategy_at(place), [] { return small_graph(); });
+    model.compile({.optimizer = optim::adagrad(),
+                   .loss = losses::sparse_categorical_crossentropy(),
+                   .learning_rate = schedules::piecewise_constant(
+                       {.boundaries = {5, 17, 29}, .values = {0.1, 0, 0.1, 0}})});
+    model.fit(samples, {.verbose = 0});
+    const std::string first = model.weights_sha256();
+    model.save(folder / "first.safetensors");
+    model.fit(samples, {.epochs = 2, .verbose = 0});  // at 0
+    EXPECT_EQ(model.weights_sha256(), first);
+    FitOptions worst{.epochs = 2, .verbose = 0};  // the loss falls, so that the first is put back
+    worst.callbacks = {callbacks::early_stopping({.monitor = "loss",
+                                                  .patience = 5,
+                                                  .better = Better::higher,
+                                                  .restore_best_weights = true})};
+    model.fit(samples, worst);
+    const std::string put_back = model.weights_sha256();
+    EXPECT_NE(put_back, first);
+    model.fit(samples, {.verbose = 0});  // at 0
+    EXPECT_EQ(model.weights_sha256(), put_back);
+    model.load(folder / "first.safetensors");
+    model.fit(samples, {.verbose = 0});
+    EXPECT_EQ(model.weights_sha256(), first);
+  }
+}
+
 TEST_F(FitOnDevices, OneBatchAtATime) {
   const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
   const at::Tensor x = tensor_of(flat.columns[0]), y = tensor_of(flat.columns[1]);

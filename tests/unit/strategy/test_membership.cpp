@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
 #include "tutti/base/threads.h"
@@ -24,13 +26,14 @@ std::exception_ptr error(const char* words) { return std::make_exception_ptr(Err
 
 // Calls fn(worker, its Membership) in a thread each, of workers with one replica.
 template <class Fn>
-void for_workers(int count, const Fn& fn) {
+void for_workers(int count, const Fn& fn, Millis limit = Millis{30'000}) {
   std::vector<World> worlds(static_cast<size_t>(count));
   auto engines = make_shm_threads(count);
   at_once(count, "a worker", [&](int worker) {
     World& world = worlds[static_cast<size_t>(worker)];
     world.size = count;
     world.first_rank = worker;
+    world.time_limit = limit;
     world.groups.emplace_back(std::move(engines[static_cast<size_t>(worker)]));
     const Membership members(world);
     fn(worker, members);
@@ -76,6 +79,18 @@ TEST(Membership, AWorkerThatSaysSomethingElseIsNamedOnAll) {
                 HasSubstr(worker == 0 ? "shares: worker 1 has 16 bytes, this worker 8"
                                       : "shares: worker 0 has 8 bytes, this worker 16"));
   });
+}
+
+TEST(Membership, WhoDoesNotComeIsNamedToAllOthers) {
+  std::latch ended(2);
+  for_workers(
+      3,
+      [&](int worker, const Membership& members) {
+        if (worker == 2) return ended.wait();
+        EXPECT_THAT(message_of<Timeout>([&] { members.all_of(worker); }), HasSubstr("rank 2"));
+        ended.count_down();
+      },
+      Millis{200});
 }
 
 TEST(Membership, AFailureOfOneEndsAll) {

@@ -65,7 +65,8 @@ void with_each(Test test) {
 TEST(Verdict, HasTheLargestSignalAndIsOfOneStep) {
   with_each([](TalkingLoop& loop) {
     loop.strategy.run([&](ReplicaContext& replica) {
-      loop.optimizer.tell(replica, std::array{2, 15, 0}.at(replica.rank()), false);
+      const int signal = std::array{2, 15, 0}.at(replica.rank());
+      loop.optimizer.tell(replica, [signal] { return signal; }, false);
       loop.optimizer.minimize(replica, loop.loss_of(replica, 0));
     });
     for (const Verdict& verdict : loop.verdicts()) {
@@ -85,7 +86,7 @@ TEST(Verdict, HasTheLargestSignalAndIsOfOneStep) {
 TEST(Verdict, HasThatOneReplicaHasMoreToSayAndThatItLeavesTheStepOut) {
   with_each([](TalkingLoop& loop) {
     loop.strategy.run([&](ReplicaContext& replica) {
-      loop.optimizer.tell(replica, 0, replica.rank() == 2);
+      loop.optimizer.tell(replica, {}, replica.rank() == 2);
       if (replica.rank() == 1) return loop.optimizer.leave_out(replica);
       loop.optimizer.minimize(replica, loop.loss_of(replica, 0));
     });

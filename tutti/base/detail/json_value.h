@@ -52,8 +52,10 @@ BasicJson<sorted>::BasicJson(const T& value) : BasicJson() {
   } else if constexpr (detail::JsonText<T>) {
     set(std::string(value));
   } else if constexpr (detail::JsonMap<T>) {
-    *this = object();
-    for (const auto& [key, element] : value) (*this)[key] = element;
+    Object members;
+    for (const auto& [key, element] : value) members.emplace_back(key, BasicJson(element));
+    if constexpr (sorted) std::ranges::sort(members, {}, &Member::first);
+    value_ = std::move(members);
   } else if constexpr (detail::JsonTuple<T>) {
     *this = array();
     std::apply([this](const auto&... parts) { (push_back(BasicJson(parts)), ...); }, value);
@@ -72,14 +74,21 @@ T BasicJson<sorted>::get() const {
     return boolean();
   } else if constexpr (std::is_enum_v<T>) {
     return static_cast<T>(get<int64_t>());
-  } else if constexpr (std::is_arithmetic_v<T>) {
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (const auto* whole = std::get_if<int64_t>(&value_)) return static_cast<T>(*whole);
+    if (const auto* whole = std::get_if<uint64_t>(&value_)) return static_cast<T>(*whole);
+    double number;
+    number_to(number);
+    return static_cast<T>(number);
+  } else if constexpr (std::is_integral_v<T>) {
     using Whole = std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>;
-    std::conditional_t<std::is_floating_point_v<T>, double, Whole> number;
+    Whole number;
     number_to(number);
     return static_cast<T>(number);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return text();
   } else if constexpr (detail::JsonMap<T>) {
+    if (!is_object()) fail_type("object");
     T all;
     for (const auto& [key, value] : items())
       all.emplace(key, value.template get<typename T::mapped_type>());

@@ -36,8 +36,10 @@
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/options.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/device/devices.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/dense_kernel.h"
+#include "tutti/nn/precision.h"
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/queues/config.h"
@@ -111,6 +113,18 @@ data::Dataset taken(const TrainFlags& flags, const data::Dataset& all) {
   return all.shuffle({.seed = flags.job.seed, .each_epoch = false}).take(flags.take);
 }
 
+// Of the devices that are here, which choose() does not look at.
+void check_precision(const TrainFlags& flags, const StrategyOptions& strategy) {
+  try {
+    const bool on_gpus = std::ranges::all_of(
+        devices_from(strategy.device),
+        [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
+    require_precision(precision_by_name(flags.precision), on_gpus ? "cuda" : "cpu");
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--precision: {}", error.what()));
+  }
+}
+
 CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
                                const data::Dataset& train) {
   const int64_t all = detail::updates_of(train.num_batches(), flags.accumulate);
@@ -170,6 +184,7 @@ Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
   require_together(strategy, recipe_facts(flags), fit_facts(flags), machine_of(flags.job));
+  check_precision(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here
   check_gpt_flags(flags.job.model, flags.gpt);
   model_layout(flags);

@@ -40,10 +40,9 @@ std::string place_of(const char* name, const std::string& whose) {
 }
 
 const Json& field_of(const Json& fields, const char* name, const std::string& whose) {
-  const auto found = fields.find(name);
-  if (!fields.is_object() || found == fields.end())
+  if (!fields.is_object() || !fields.contains(name))
     throw Error(fmt::format("{}: got none, expected one", place_of(name, whose)));
-  return *found;
+  return fields.at(name);
 }
 
 // What `read` makes of a field; an error of it names the field, which is of `whose`.

@@ -32,7 +32,7 @@ class Files {
     Sha256 digest;
     const int64_t bytes = data::write_safetensors(folder_ / name, arrays,
                                                   {{detail::kMetadata, metadata.dump()}}, &digest);
-    facts_.push_back(store::json_of<json>({name, bytes, digest.hex()}));
+    facts_.push_back(store::json_of<Json>({name, bytes, digest.hex()}));
   }
 
   const Json& facts() const { return facts_; }

@@ -191,6 +191,10 @@ void DistributedDataset::cut_anew(std::shared_ptr<const mesh::Topology>& topolog
 
 // Each worker tells the others how many batches it has, and how large they are.
 InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
+  if (ReplicaContext::current() != nullptr)
+    throw UsageError(
+        "distribute: epoch() of the worker's own dataset was called inside run(); call it outside, "
+        "where workers meet");
   if (strategy_.world().generation != generation_)
     throw UsageError(
         "the world was resized since this dataset of the worker's own was made; make it again");

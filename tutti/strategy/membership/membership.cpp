@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
@@ -27,16 +28,44 @@ Membership::ByWorker Membership::exchange_at_servers(std::span<const std::byte> 
   return at_servers_(own);
 }
 
+// By a collective of all replicas, of which the first of each worker has something to say: it names
+// who is missing, and flight records have it.
+Membership::ByWorker Membership::exchange_in_step(std::span<const std::byte> own) const {
+  ByWorker all;
+  detail::for_each_local(world_, [&](int local) {
+    Group group = world_.groups.at(static_cast<size_t>(local));
+    const auto said = local == 0 ? own : std::span<const std::byte>();
+    auto each = detail::bytes_of_all(group, said, world_.time_limit);
+    for (int worker = 0; local == 0 && worker < world_.processes(); ++worker)
+      all.emplace(worker, std::move(each[static_cast<size_t>(worker * world_.local)]));
+  });
+  return all;
+}
+
 Membership::ByWorker Membership::exchange(std::span<const std::byte> own) const {
   if (alone()) return {{0, {own.begin(), own.end()}}};
-  if (world_.apart) return exchange_at_servers(own);
-  const std::string_view text(reinterpret_cast<const char*>(own.data()), own.size());
-  ByWorker all;
-  for (const std::string& other : meeting().exchange("", text, Deadline(world_.time_limit))) {
-    const auto bytes = std::as_bytes(std::span(other));
-    all.emplace(static_cast<int>(all.size()), std::vector(bytes.begin(), bytes.end()));
+  return world_.apart ? exchange_at_servers(own) : exchange_in_step(own);
+}
+
+std::vector<std::vector<std::byte>> detail::bytes_of_all(Group& group,
+                                                         std::span<const std::byte> own,
+                                                         Millis limit) {
+  std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
+  auto length = static_cast<int64_t>(own.size());
+  group.all_gather(span_of(std::span(&length, 1)), span_of(std::span(lengths)), limit).wait(limit);
+  std::vector<std::byte> all(
+      static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
+  group
+      .all_gather({const_cast<std::byte*>(own.data()), length, DType::uint8},
+                  {all.data(), static_cast<int64_t>(all.size()), DType::uint8}, lengths, limit)
+      .wait(limit);
+  std::vector<std::vector<std::byte>> parts;
+  auto begin = all.begin();
+  for (const int64_t size : lengths) {
+    parts.emplace_back(begin, begin + size);
+    begin += size;
   }
-  return all;
+  return parts;
 }
 
 Membership::ByWorker Membership::exchange_alike(std::string_view operation,

@@ -1,8 +1,8 @@
 /// Membership: who trains together now, and how workers tell each other things outside of steps.
 ///
-/// Every agreement goes by exchange(): each worker brings something, and has what all have brought.
-/// Workers in step meet in their group, those that may be lost at the parameter servers; who is
-/// alone has its own. So callers need not ask which of these they are.
+/// Agreements between workers go by exchange(): each brings something, and has what all have
+/// brought. Workers in step meet in their group, those that may be lost at the parameter servers;
+/// who is alone has its own. So callers need not ask which of these they are.
 ///
 /// Thread rule: that of Strategy; outside of run(). What is collective over workers is called by
 /// all of them, in one order, and ends within the world's time limit.
@@ -45,7 +45,8 @@ class Membership {
   /// By worker, what all that are there have brought. Collective over workers. UsageError where
   /// they meet at servers (meet_at) that are not known yet.
   ByWorker exchange(std::span<const std::byte> own) const;
-  /// The same of as many bytes each; else a Mismatch, which begins with `operation`.
+  /// The same of as many bytes each; else a Mismatch, which begins with `operation`, on each worker
+  /// that has others than some other.
   ByWorker exchange_alike(std::string_view operation, std::span<const std::byte> own) const;
   /// The same of a text.
   std::map<int, std::string> words_of_all(std::string_view own) const;
@@ -78,11 +79,20 @@ class Membership {
 
  private:
   bool can_meet() const noexcept { return !world_.apart || at_servers_ != nullptr; }
+  ByWorker exchange_in_step(std::span<const std::byte> own) const;
   ByWorker exchange_at_servers(std::span<const std::byte> own) const;
 
   const World& world_;
   AtServers at_servers_;
 };
+
+namespace detail {
+
+/// What each rank has brought, in their order. Collective over the group.
+std::vector<std::vector<std::byte>> bytes_of_all(Group& group, std::span<const std::byte> own,
+                                                 Millis limit);
+
+}  // namespace detail
 
 // ---- implementation of templates ----
 

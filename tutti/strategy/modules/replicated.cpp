@@ -203,12 +203,13 @@ void ReplicatedModules::train(bool on) const {
 
 namespace {
 
-// Of the lowest worker that is there.
+// Of the lowest worker that is there; of workers in step the others need bring nothing.
 void take_first(Strategy& strategy, const at::Tensor& value) {
-  const MemorySpan span = span_of(value);
-  auto* const bytes = static_cast<std::byte*>(span.data);
-  const auto all = strategy.membership().exchange({bytes, static_cast<size_t>(value.nbytes())});
-  std::ranges::copy(all.begin()->second, bytes);
+  const Membership& members = strategy.membership();
+  const std::span own(static_cast<std::byte*>(span_of(value).data), value.nbytes());
+  const bool brings = !members.in_step() || strategy.world().process() == 0;
+  const auto all = members.exchange(brings ? own : std::span<std::byte>());
+  std::ranges::copy(all.begin()->second, own.begin());
 }
 
 // Of the replicas that a rank's part is of, then of all parts.

@@ -204,8 +204,8 @@ class Optimizer {
   /// How many steps were left out for that, which no longer count in version(). Between runs.
   int64_t forget_left_out();
 
-  /// What Vote is to say of the step to come. Before minimize().
-  void tell(const ReplicaContext& replica, int signal, bool meets);
+  /// What Vote says of the step to come, before minimize(); `signal` is asked as the update begins.
+  void tell(const ReplicaContext& replica, std::function<int()> signal, bool meets);
   /// Of the last step that the host has made (step_graph: the device makes others).
   const Verdict& verdict(const ReplicaContext& replica) const;
 

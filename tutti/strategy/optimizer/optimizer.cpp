@@ -83,7 +83,8 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& per_sample,
 std::vector<at::Tensor> Optimizer::minimize(ReplicaContext& replica,
                                             const std::vector<at::Tensor>& inputs,
                                             const StepFunction& step) {
-  state_->local_rank(replica, "minimize");
+  const int local = state_->local_rank(replica, "minimize");
+  state_->lanes[local].verdict = {.meets = true};  // of a step that the device makes
   const auto whole = [&](at::TensorList given) {
     StepLoss made = step(given);
     minimize(replica, made.loss);
@@ -181,10 +182,10 @@ void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
   all = all.defined() ? at::maximum(all, one) : one;
 }
 
-void Optimizer::tell(const ReplicaContext& replica, int signal, bool meets) {
-  Vote& vote = state_->lanes[state_->local_rank(replica, "tell")].vote;
-  vote.signal = static_cast<uint8_t>(signal);
-  vote.meets = meets;
+void Optimizer::tell(const ReplicaContext& replica, std::function<int()> signal, bool meets) {
+  State::Lane& lane = state_->lanes[state_->local_rank(replica, "tell")];
+  lane.signal = std::move(signal);
+  lane.vote.meets = meets;
 }
 
 const Verdict& Optimizer::verdict(const ReplicaContext& replica) const {
@@ -200,6 +201,8 @@ void Optimizer::forget_accumulated() {
   for (size_t local = 0; local < state_->lanes.size(); ++local) {
     state_->lanes[local].waiting.clear();
     state_->lanes[local].vote = {};
+    state_->lanes[local].signal = nullptr;
+    state_->lanes[local].verdict = {};
     // What a backward() that failed has left.
     for (const auto& parameter : state_->updater->parameters(static_cast<int>(local)))
       parameter.mutable_grad().reset();
@@ -266,6 +269,8 @@ void Optimizer::exchange(int local, PartInStep part) {
                                                               updater.learning_rate());
   if (rows && part == kComputes && !has_any(gradients)) part = kAbstains;  // rows alone are trained
   lane.vote.part = part;
+  if (const auto asked = std::exchange(lane.signal, nullptr))
+    lane.vote.signal = static_cast<uint8_t>(asked());
   Verdict verdict;
   try {
     verdict =

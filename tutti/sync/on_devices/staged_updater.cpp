@@ -32,13 +32,15 @@ std::vector<NamedTensors> on_cpu(const std::vector<NamedTensors>& replicas, Mill
   return all;
 }
 
-class StagedUpdater final : public Updater, public LateParameters {
+class StagedUpdater final : public Updater, public LateParameters, public ParameterCopies {
  public:
   StagedUpdater(const World& world, std::vector<NamedTensors> replicas, const UpdaterFactory& make)
       : world_(world), inner_(make(on_cpu(replicas, world.time_limit))) {
     bind(replicas);
     const UpdaterParts& inner = inner_->parts();
-    parts_ = {.late = inner.late != nullptr ? this : nullptr, .client = inner.client};
+    parts_ = {.late = inner.late != nullptr ? this : nullptr,
+              .copies = inner.client == nullptr ? this : nullptr,
+              .client = inner.client};
   }
 
   detail::GradientListener* begin(int replica, Overlap overlap) override {
@@ -76,6 +78,17 @@ class StagedUpdater final : public Updater, public LateParameters {
   void refresh() override {
     inner_->parts().late->refresh();
     take_all_values();
+  }
+
+  void take_over() override {
+    const at::NoGradGuard no_grad;
+    for (size_t replica = 0; replica < lanes_.size(); ++replica) {
+      const auto values =
+          on_host(lanes_[replica].parameters, Deadline(patience_with_device(world_.time_limit)),
+                  "parameters for the CPU");
+      const auto& own = inner_->parameters(static_cast<int>(replica));
+      for (size_t i = 0; i < own.size(); ++i) own[i].detach().copy_(values[i]);
+    }
   }
 
   UpdaterView view(int replica) const override {

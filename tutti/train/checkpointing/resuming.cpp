@@ -161,9 +161,11 @@ std::optional<TrainingState> Checkpointing::resume(CheckpointManifest now) {
     *found = {"checkpoint " + path.string(), checkpoint.manifest(), checkpoint.tensors()};
     read_all(found->tensors);
   });
-  add_words(now);
   std::optional<TrainingState> state;
-  together([&] { state = check(*found, now); });
+  together([&] {
+    add_words(now);
+    state = check(*found, now);
+  });
   together([&] {
     for (const auto& part : parts_) part->load(*found);
   });

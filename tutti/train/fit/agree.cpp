@@ -1,11 +1,10 @@
-// What replicas tell each other: before a step how many labels count in it, where a loss divides by
-// those; after it what lets all end at the same one and count the same steps.
+// What replicas tell each other with a step's update and after it, which lets all end at the same
+// step and count the same ones.
 
 #include <algorithm>
 #include <array>
 #include <limits>
 
-#include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 
 namespace tutti::detail {
@@ -26,56 +25,14 @@ Flags flags_of(const Totals& totals, int64_t known) {
 
 }  // namespace
 
-// The columns of several batches are copied: a loader's memory is for those that it computes ahead.
-StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
-  const Goals& goals = compiled_.goals;
-  const World& world = *epoch.world;
-  StepInput input{.first = first,
-                  .columns = std::vector<Tensors>(static_cast<size_t>(end - first)),
-                  .counted = std::vector<double>(goals.size(), 0)};
-  if (!world.gives_outputs(local)) return input;
-  for (int64_t number = first; number < end; ++number) {
-    if (part_of(*epoch.data, world, nullptr, number, local).share.size() == 0) continue;
-    Tensors& columns = input.columns[static_cast<size_t>(number - first)];
-    columns = epoch.batch(number).read(local, world.time_limit);
-    if (options_.accumulate > 1)
-      for (at::Tensor& column : columns) column = column.clone();
-    const Tensors targets = targets_of(columns, model_.num_inputs, goals);
-    for (size_t i = 0; i < goals.size(); ++i)
-      input.counted[i] +=
-          static_cast<double>(goals[i].loss.kernel().counted(targets[i]).value_or(0));
-  }
-  return input;
-}
-
-// All before the first of them computes: nobody can ask another one.
-std::vector<StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const {
-  std::vector<StepInput> each;
-  std::vector<double> all(compiled_.goals.size(), 0);
-  for (int local = 0; local < epoch.world->local; ++local) {
-    each.push_back(read_counted(local, epoch, first, end));
-    for (size_t i = 0; i < all.size(); ++i) all[i] += each.back().counted[i];
-  }
-  for (StepInput& input : each) input.counted = all;
-  return each;
-}
-
-Tensors Fit::take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
-                          StepInput& input) {
-  const auto place = static_cast<size_t>(batch.step() - input.first);
-  if (place >= input.columns.size() || input.columns[place].empty())
-    return batch.host_columns(replica);
-  if (replica.is_measured()) replica.computes(batch.local_size(replica), batch.global_size());
-  return std::move(input.columns[place]);
-}
-
 // Who has more to say than goes with the update: figures of a device come late, callbacks decide
 // once the step is made, and a step that scaled losses leave out is one.
 void Fit::tell(const ReplicaContext& replica, const Totals& totals) {
   const bool calls_back = callbacks_->any() && replica.local_rank() == 0;
   const bool ends_here = totals.bad_step >= 0 && options_.on_nan != OnNan::go_on;
-  compiled_.optimizer.tell(replica, asked_to_end(),
-                           replica.queue().on_device() || calls_back || ends_here);
+  compiled_.optimizer.tell(
+      replica, [this] { return asked_to_end(); },
+      replica.queue().on_device() || calls_back || ends_here);
 }
 
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
@@ -125,7 +82,7 @@ void Fit::agree_in_turn(std::span<const std::unique_ptr<Tally>> each, int64_t st
 // What is said of a step that is not finite is said of the first.
 void Fit::learn(int local, Tally& tally, int64_t bad_step, int64_t known) {
   Totals& totals = tally.totals;
-  if (totals.bad_step > bad_step) not_finite_[static_cast<size_t>(local)].clear();
+  if (totals.bad_step > bad_step) not_finite_.first[static_cast<size_t>(local)].clear();
   totals.bad_step = bad_step;
   const bool ends_there = bad_step >= 0 && options_.on_nan != OnNan::go_on;
   tally.count_until(ends_there ? std::min(known, bad_step) : known);
@@ -136,7 +93,7 @@ void Fit::take_back_left_out(const Epoch& epoch, const Totals& totals) {
   compiled_.optimizer.forget_left_out();
   const int64_t made = epoch.steps_before + totals.bad_step;
   for (int64_t step = totals.bad_step; history_.steps > made; ++step, --history_.steps) {
-    epoch_images_ -= samples_of(epoch, step);
+    since_.images -= samples_of(epoch, step);
     history_.step_ms.pop_back();
   }
 }

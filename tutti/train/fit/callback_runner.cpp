@@ -341,16 +341,14 @@ void CallbackRunner::write_weights() {
   if (kept_.parameters.empty()) return;
   const at::NoGradGuard no_grad;
   const WholeModel* const whole = model_.modules.whole();
-  if (whole != nullptr) {
-    whole->scatter(kept_.parameters);
-    model_.laid_out->weights_changed();
-  }
+  if (whole != nullptr) whole->scatter(kept_.parameters);
   for (int local = 0; local < model_.modules.size(); ++local) {
     if (whole == nullptr)
       copy_to(kept_.parameters, unique_parameters(*model_.modules.module(local)));
     copy_to(kept_.buffers.at(static_cast<size_t>(local)),
             unique_buffers(*model_.modules.module(local)));
   }
+  model_.weights_written();
 }
 
 }  // namespace detail

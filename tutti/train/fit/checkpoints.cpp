@@ -62,7 +62,7 @@ void Fit::take_up_checkpoints() {
   require_at_least("newest_kept", options.newest_kept, 1);
   require_at_least("best_kept", options.best_kept, 0);
   require_at_least("disk_limit", options.disk_limit.count(), 0);
-  if (!pace_->all_meet())
+  if (!way_.pace->all_meet())
     throw UsageError(
         "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
         "(--snapshots)");
@@ -70,8 +70,8 @@ void Fit::take_up_checkpoints() {
       std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
     throw UsageError("fit: checkpoints: monitor: " +
                      unknown_quantity(options.monitor, history_.columns));
-  checkpoints_.emplace(model_, options, parts(), [this] { return asked_to_end() != 0; });
-  facts_ = facts();
+  saved_.checkpoints.emplace(model_, options, parts(), [this] { return asked_to_end() != 0; });
+  saved_.facts = facts();
 }
 
 // On a mesh the ranks that have one part of the model add its gradients.
@@ -184,36 +184,36 @@ KeptParts Fit::parts() {
 }
 
 void Fit::go_on() {
-  if (!checkpoints_) return;
-  resumed_ = checkpoints_->resume(facts_);
-  if (!resumed_) return;
-  const CheckpointManifest& then = resumed_->manifest;
+  if (!saved_.checkpoints) return;
+  saved_.resumed = saved_.checkpoints->resume(saved_.facts);
+  if (!saved_.resumed) return;
+  const CheckpointManifest& then = saved_.resumed->manifest;
   for (const std::string& name : callbacks_->quantities())
     if (const auto value = then.values.find(name == "loss" ? "train_loss" : name);
         value != then.values.end())
-      last_values_.emplace_back(name, value->second);
-  const std::string other = other_bits(then, facts_, model_.strategy.moving_shares());
-  progress_->say(fmt::format("goes on from {}: epoch {}, after step {} of {}{}",
-                             name_of_checkpoint(then.step), then.epoch + 1, then.step_in_epoch,
-                             then.steps_per_epoch, other));
+      shown_.values.emplace_back(name, value->second);
+  const std::string other = other_bits(then, saved_.facts, model_.strategy.moving_shares());
+  shown_.progress->say(fmt::format("goes on from {}: epoch {}, after step {} of {}{}",
+                                   name_of_checkpoint(then.step), then.epoch + 1,
+                                   then.step_in_epoch, then.steps_per_epoch, other));
 }
 
 // By local replica.
 std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
-  if (!resumed_) return std::vector<Totals>(static_cast<size_t>(epoch.world->local));
-  std::vector<Totals> each = std::move(resumed_->totals);
-  resumed_.reset();
+  if (!saved_.resumed) return std::vector<Totals>(static_cast<size_t>(epoch.world->local));
+  std::vector<Totals> each = std::move(saved_.resumed->totals);
+  saved_.resumed.reset();
   return each;
 }
 
 int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
   int64_t left = epoch.steps - done;
   for (const auto& watcher : watchers_) left = std::min(left, watcher->steps_until_pause());
-  return checkpoints_ ? std::min(left, checkpoints_->next_pause(history_.steps)) : left;
+  return saved_.checkpoints ? std::min(left, saved_.checkpoints->next_pause(history_.steps)) : left;
 }
 
 TrainingState Fit::state_now() const {
-  TrainingState state{.manifest = facts_, .totals = {}};
+  TrainingState state{.manifest = saved_.facts, .totals = {}};
   CheckpointManifest& now = state.manifest;
   now.step = history_.steps;
   now.version = compiled_.optimizer.version();
@@ -234,31 +234,31 @@ TrainingState Fit::state_now() const {
 // asked to end. The end of an epoch comes after its validation.
 void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
   const bool failed = each[0].bad_step >= 0 && options_.on_nan != OnNan::go_on;
-  if (!checkpoints_ || failed || each[0].stop != Stop::no) return;
+  if (!saved_.checkpoints || failed || each[0].stop != Stop::no) return;
   const int64_t done = history_.steps - epoch.steps_before;
   const bool asked = each[0].signal != 0;
   const bool cut = done == epoch.steps && done < course_.epoch_length;
-  if (!asked && !cut && (done == course_.epoch_length || !checkpoints_->due(history_.steps)))
+  if (!asked && !cut && (done == course_.epoch_length || !saved_.checkpoints->due(history_.steps)))
     return;
   if (asked)
     save_asked(epoch, each);
   else
-    checkpoints_->save(state_within(epoch, each), priority_of(cut));
+    saved_.checkpoints->save(state_within(epoch, each), priority_of(cut));
 }
 
 void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
   TrainingState state = state_within(epoch, each);
   const std::string name = name_of_checkpoint(state.manifest.step);
-  if (checkpoints_->save_in_grace(std::move(state)))
-    progress_->say(fmt::format("saved {}, from which the training can go on", name));
+  if (saved_.checkpoints->save_in_grace(std::move(state)))
+    shown_.progress->say(fmt::format("saved {}, from which the training can go on", name));
 }
 
 TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& each) const {
   TrainingState state = state_now();
   state.manifest.epoch = epoch.number;
   state.manifest.step_in_epoch = history_.steps - epoch.steps_before;
-  state.manifest.images += epoch_images_;
-  state.manifest.train_seconds += std::chrono::duration<double>(last_ - epoch_begin_).count();
+  state.manifest.images += since_.images;
+  state.manifest.train_seconds += std::chrono::duration<double>(since_.step - since_.epoch).count();
   state.totals = each;
   return state;
 }
@@ -269,19 +269,19 @@ Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
     return model_.evaluate(fmt::format("fit, validation after epoch {}", epoch.number + 1),
                            *options_.validation, options_.loader);
   } catch (const Interrupted&) {
-    if (checkpoints_) save_asked(epoch, each);
+    if (saved_.checkpoints) save_asked(epoch, each);
     throw;
   }
 }
 
 void Fit::save_after(const Epoch& epoch) {
-  if (!checkpoints_ || history_.steps - epoch.steps_before < course_.epoch_length) return;
+  if (!saved_.checkpoints || history_.steps - epoch.steps_before < course_.epoch_length) return;
   const bool last = epoch.number + 1 == options_.epochs || callbacks_->ends() ||
                     (options_.max_steps > 0 && history_.steps >= options_.max_steps);
-  if (!last && !checkpoints_->due_after_epoch(history_.steps)) return;
+  if (!last && !saved_.checkpoints->due_after_epoch(history_.steps)) return;
   TrainingState state = state_now();
   state.manifest.epoch = epoch.number + 1;
-  checkpoints_->save(std::move(state), priority_of(last));
+  saved_.checkpoints->save(std::move(state), priority_of(last));
 }
 
 }  // namespace tutti::detail

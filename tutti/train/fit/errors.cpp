@@ -95,7 +95,7 @@ std::string Fit::first_not_finite(const ReplicaContext& replica, const Epoch& ep
 void Fit::found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
                            const DistributedBatch& batch, const Seen& seen, Totals& totals) {
   totals.bad_step = batch.step() / options_.accumulate;
-  not_finite_[static_cast<size_t>(replica.local_rank())] =
+  not_finite_.first[static_cast<size_t>(replica.local_rank())] =
       first_not_finite(replica, epoch, batch, seen);
 }
 
@@ -110,7 +110,8 @@ bool Fit::says_what_is_bad(const ReplicaContext& replica, const DistributedBatch
                            const Totals& totals) const {
   const int64_t step = batch.step() / options_.accumulate;
   if (totals.bad_step < 0 || step < totals.bad_step) return true;
-  return step == totals.bad_step && not_finite_[static_cast<size_t>(replica.local_rank())].empty();
+  return step == totals.bad_step &&
+         not_finite_.first[static_cast<size_t>(replica.local_rank())].empty();
 }
 
 void Fit::raise_out_of_memory(const ReplicaContext& replica, const Epoch& epoch,
@@ -142,15 +143,15 @@ static std::string first_said(const Membership& members, const std::string& own)
 }
 
 void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
-  const auto found =
-      std::ranges::find_if(not_finite_, [](const std::string& words) { return !words.empty(); });
-  std::string first = found == not_finite_.end() ? "" : *found;
+  const auto found = std::ranges::find_if(not_finite_.first,
+                                          [](const std::string& words) { return !words.empty(); });
+  std::string first = found == not_finite_.first.end() ? "" : *found;
   if (callbacks_->together()) first = first_said(model_.strategy.membership(), first);
   const std::string words = fmt::format(
       "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",
       epoch.number + 1, options_.epochs, step + 1, epoch.steps, first);
-  ended_ = options_.on_nan == OnNan::end;
-  if (!ended_) return complain(words);
+  not_finite_.ended = options_.on_nan == OnNan::end;
+  if (!not_finite_.ended) return complain(words);
   log(LogLevel::warning, "{}\n  the training ends there, with the weights before that step", words);
 }
 

@@ -75,8 +75,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      counts_(counts_labels(compiled_.goals)),
-      shows_(model.strategy.world().chief),
+      counted_(compiled_.goals, model.num_inputs, options_.accumulate > 1),
       course_{.epochs = options_.epochs,
               .epoch_length = options_.steps_per_epoch > 0
                                   ? options_.steps_per_epoch
@@ -86,16 +85,17 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
               .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)} {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
-  speak(shows_);
+  speak(model.strategy.world().chief);
   scale_rate();
   watchers_ = all_watchers();
   const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
-  if (counts_ && !pace_->all_meet() && !course_.by_lease)
+  if (counted_.wanted() && !way_.pace->all_meet() && !course_.by_lease)
     model_.strategy.require_meeting(
         "fit: a loss that divides by how many labels count (ignore_label, a class of weight 0)");
-  callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, pace_->all_meet());
+  callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities,
+                     way_.pace->all_meet());
   take_up_checkpoints();
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   const ps::Client* const servers = compiled_.optimizer.updater().parts().client;
@@ -122,11 +122,11 @@ std::shared_ptr<const World> Fit::world_now() const {
 }
 
 void Fit::take_pace() {
-  pace_ = pace_of(*this);
-  bodies_.clear();
+  way_.pace = pace_of(*this);
+  way_.bodies.clear();
   for (int local = 0; local < model_.strategy.world().local; ++local)
-    bodies_.push_back(body_of(*this, local));
-  generation_ = model_.strategy.world().generation;
+    way_.bodies.push_back(body_of(*this, local));
+  way_.generation = model_.strategy.world().generation;
   if (events_wanted()) say_who_trains();
 }
 
@@ -147,9 +147,9 @@ void Fit::say_who_trains() const {
 }
 
 void Fit::speak(bool shows) {
-  shows_ = shows;
-  progress_.emplace(shows ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
-                    options_.epochs);
+  shown_.here = shows;
+  shown_.progress.emplace(shows ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
+                          options_.epochs);
 }
 
 History Fit::run() {
@@ -158,33 +158,35 @@ History Fit::run() {
                         model_.strategy.options().threads_per_replica);
   agree();
   say_what_is_not_planned();
-  for (const std::string& line : recipe_) progress_->say(line);
+  for (const std::string& line : shown_.recipe) shown_.progress->say(line);
   callbacks_->train_begin();
   Position at = begin();
-  while (!callbacks_->ends() && !ended_) {
+  while (!callbacks_->ends() && !not_finite_.ended) {
     const auto plan = next_epoch(course_, at, compiled_.optimizer.version());
     if (!plan) break;
     run_epoch(*plan);
     at = {.epoch = plan->number + 1, .steps = history_.steps};
   }
   std::string lost;
-  if (checkpoints_) {
-    lost = checkpoints_->end();
-    if (const std::string words = checkpoints_->summary(); !words.empty()) progress_->say(words);
+  if (saved_.checkpoints) {
+    lost = saved_.checkpoints->end();
+    if (const std::string words = saved_.checkpoints->summary(); !words.empty())
+      shown_.progress->say(words);
   }
   if (history_.rows.empty() && servers_at_ > 0)
     throw UsageError(fmt::format(
         "fit: all that was asked for ({} epochs, {} steps) was done before the snapshot that this "
         "job goes on from; ask for more",
         options_.epochs, history_.steps));
-  callbacks_->train_end(last_values_);
+  callbacks_->train_end(shown_.values);
   for (const auto& watcher : watchers_)
-    if (const std::string words = watcher->end(history_); !words.empty()) progress_->say(words);
+    if (const std::string words = watcher->end(history_); !words.empty())
+      shown_.progress->say(words);
   history_.lost = callbacks_->lost();
   if (!lost.empty()) history_.lost.push_back(lost);
   history_.input = loader_->report();
   if (const std::string words = words_worth_saying(history_.input); !words.empty())
-    progress_->say(words);
+    shown_.progress->say(words);
   return std::move(history_);
 }
 
@@ -224,16 +226,16 @@ void Fit::scale_rate() {
   const int64_t batch = train_.global_batch_size() * options_.accumulate;
   ScaledRate scaled = scaled_rate(*compiled_.large_batch, batch, course_.epoch_length);
   compiled_.rate = std::move(scaled.rate);
-  recipe_ = std::move(scaled.words);
+  shown_.recipe = std::move(scaled.words);
 }
 
 Position Fit::begin() {
   go_on();
   std::optional<CheckpointPosition> checkpoint;
-  if (resumed_)
-    checkpoint = {.epoch = resumed_->manifest.epoch,
-                  .steps = resumed_->manifest.step,
-                  .in_epoch = resumed_->manifest.step_in_epoch};
+  if (saved_.resumed)
+    checkpoint = {.epoch = saved_.resumed->manifest.epoch,
+                  .steps = saved_.resumed->manifest.step,
+                  .in_epoch = saved_.resumed->manifest.step_in_epoch};
   const Position at =
       where_to_begin(course_, checkpoint, servers_at_, model_.strategy.world().apart);
   history_.steps = at.steps;
@@ -241,7 +243,7 @@ Position Fit::begin() {
 }
 
 Totals Fit::run_batch() {
-  if (!pace_->all_step())
+  if (!way_.pace->all_step())
     throw UsageError(
         "train_on_batch: workers are not in step (--staleness, --drop-slowest), so that none can "
         "wait for the others' parts of a batch; use fit()");
@@ -249,7 +251,7 @@ Totals Fit::run_batch() {
                      fit_words(compiled_, train_, options_, seed_));
   require_same_data(model_.strategy.membership(), "train_on_batch", "the batch", train_, seed_);
   model_.modules.train(true);
-  last_ = Clock::now();
+  since_.step = Clock::now();
   Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
               std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
               world_now()};
@@ -258,18 +260,18 @@ Totals Fit::run_batch() {
 }
 
 void Fit::run_epoch(const EpochPlan& plan) {
-  const TimePoint begin = epoch_begin_ = last_ = Clock::now();
+  const TimePoint begin = since_.epoch = since_.step = Clock::now();
   Epoch epoch{
       plan,
       std::make_shared<const data::Epoch>(train_.epoch({.epoch = plan.number, .seed = seed_})),
       world_now(), model_.modules.whole() == nullptr ? loader_ : nullptr};
-  if (epoch.world->generation != generation_) take_pace();
-  if (epoch.first_step > 0 && resumed_)
+  if (epoch.world->generation != way_.generation) take_pace();
+  if (epoch.first_step > 0 && saved_.resumed)
     callbacks_->epoch_goes_on(epoch.number, epoch.steps, epoch.first_step);
   else
     callbacks_->epoch_begin(epoch.number, epoch.steps);
-  epoch_images_ = 0;
-  progress_->begin_epoch(epoch.number, epoch.steps, begin);
+  since_.images = 0;
+  shown_.progress->begin_epoch(epoch.number, epoch.steps, begin);
   model_.modules.train(true);
   std::vector<Totals> each;
   const auto all = train_epoch(epoch, each);
@@ -277,20 +279,20 @@ void Fit::run_epoch(const EpochPlan& plan) {
   if (each[0].bad_step < 0) look_at_parameters(epoch);
   if (epoch.world->apart) {
     const bool shows = model_.strategy.membership().those_here().chief;
-    if (shows != shows_) {
+    if (shows != shown_.here) {
       speak(shows);
       callbacks_->be_chief(shows);
-      progress_->begin_epoch(epoch.number, epoch.steps, begin);
+      shown_.progress->begin_epoch(epoch.number, epoch.steps, begin);
     }
   }
   end_epoch(epoch, *all, each, seconds_since(begin));
 }
 
 std::optional<Totals> Fit::train_epoch(Epoch& epoch, std::vector<Totals>& each) {
-  not_finite_.assign(static_cast<size_t>(epoch.world->local), "");
+  not_finite_.first.assign(static_cast<size_t>(epoch.world->local), "");
   each = first_totals(epoch);
   if (epoch.loader) read_ahead(epoch, epoch.first_step);
-  auto all = pace_->run(epoch, each);
+  auto all = way_.pace->run(epoch, each);
   if (epoch.loader) epoch.loader->end();
   return all;
 }
@@ -305,7 +307,8 @@ void Fit::read_ahead(const Epoch& epoch, int64_t first_step) {
 
 void Fit::before_steps(Epoch& epoch, int64_t next) {
   for (const auto& watcher : watchers_)
-    if (const std::string words = watcher->before_steps(); !words.empty()) progress_->say(words);
+    if (const std::string words = watcher->before_steps(); !words.empty())
+      shown_.progress->say(words);
   if (epoch.world->shares == model_.strategy.world().shares) return;
   epoch.world = world_now();
   if (epoch.loader) read_ahead(epoch, next);
@@ -314,19 +317,19 @@ void Fit::before_steps(Epoch& epoch, int64_t next) {
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
                     double seconds) {
   history_.train_seconds += seconds;
-  history_.images += epoch_images_;
+  history_.images += since_.images;
   NamedValues values = means_of(all, compiled_.goals);
   for (const auto& watcher : watchers_)
     std::ranges::copy(watcher->values(), std::back_inserter(values));
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
-  if (validates && (!pace_->chief_validates_alone() || epoch.world->chief)) {
+  if (validates && (!way_.pace->chief_validates_alone() || epoch.world->chief)) {
     const TimePoint validation_begin = Clock::now();
     const Scores scores = validate(epoch, each);
     history_.validation_seconds += seconds_since(validation_begin);
     values.emplace_back("val_loss", scores.loss);
     for (const auto& [name, value] : scores.metrics) values.emplace_back("val_" + name, value);
   }
-  const double rate = seconds > 0 ? static_cast<double>(epoch_images_) / seconds : 0;
+  const double rate = seconds > 0 ? static_cast<double>(since_.images) / seconds : 0;
   std::vector<double> row;
   for (const auto& [name, value] : values) row.push_back(value);
   row.resize(history_.columns.size() - 2, std::nan(""));  // not validated
@@ -334,10 +337,10 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   row.push_back(rate);
   if (history_.rows.empty()) history_.first_epoch = epoch.number;
   history_.rows.push_back(std::move(row));
-  progress_->end_epoch(values, seconds, rate);
-  last_values_ = values;
+  shown_.progress->end_epoch(values, seconds, rate);
+  shown_.values = values;
   callbacks_->epoch_end(values);
-  if (!ended_) save_after(epoch);
+  if (!not_finite_.ended) save_after(epoch);
 }
 
 std::unique_ptr<Pace> pace_of(Fit& fit) {

@@ -82,7 +82,7 @@ class SlowReplicas final : public StepWatcher {
   SlowReplicas(const SlowWorker& slow, uint64_t seed, Optimizer& optimizer)
       : slow_(slow), seed_(seed), optimizer_(optimizer) {}
 
-  void forward_begins() override {  // waiting is not computing
+  void batch_begins() override {  // waiting is not computing
     if (auto* const late = optimizer_.updater().parts().late) late->complete();
   }
 

@@ -36,18 +36,11 @@ void Fit::at_place(const ReplicaContext& replica, const Epoch& epoch, const Dist
 }
 
 StepInput Fit::input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first, int64_t end) {
-  if (!counts_) return {};
-  const World& world = *epoch.world;
-  const auto local = static_cast<size_t>(replica.local_rank());
+  if (!counted_.wanted()) return {};
   StepInput input;
-  at_place(replica, epoch, epoch.batch(first), [&] {
-    if (world.in_turn() && local == 0) in_turn_ = read_in_turn(epoch, first, end);
-    input = world.in_turn() ? std::move(in_turn_[local])
-                            : read_counted(replica.local_rank(), epoch, first, end);
-  });
-  if (!world.in_turn() && replica.group().size() > 1)
-    replica.group().all_reduce_now(span_of(std::span<double>(input.counted)), ReduceOp::sum,
-                                   world.time_limit);
+  at_place(replica, epoch, epoch.batch(first),
+           [&] { input = counted_.read(replica.local_rank(), epoch, first, end); });
+  CountedInput::add_up(replica, *epoch.world, input);
   return input;
 }
 
@@ -59,7 +52,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
   if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(first);
-  StepBody& body = *bodies_[static_cast<size_t>(replica.local_rank())];
+  StepBody& body = *way_.bodies[static_cast<size_t>(replica.local_rank())];
   StepInput input = input_of(replica, epoch, first, end);
   for (int64_t number = first; number < end; ++number) {
     const DistributedBatch batch = epoch.batch(number);
@@ -74,7 +67,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
 int Fit::asked_to_end() const {
   const int signal = stop_requested();
   const bool late =
-      options_.stop_after.count() > 0 && Clock::now() - fit_begin_ >= options_.stop_after;
+      options_.stop_after.count() > 0 && Clock::now() - since_.fit >= options_.stop_after;
   return signal == 0 && late ? SIGTERM : signal;
 }
 
@@ -99,7 +92,7 @@ int64_t Fit::samples_of(const Epoch& epoch, int64_t step) const {
 }
 
 int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
-  return epoch_images_ + samples_of(epoch, step);
+  return since_.images + samples_of(epoch, step);
 }
 
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
@@ -113,15 +106,16 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   for (const auto& watcher : watchers_) watcher->after_step(facts);
   const TimePoint now = Clock::now();
   const int64_t samples = samples_of(epoch, step);
-  emit("train.step", {{"step", step},
-                      {"samples", samples},
-                      {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});
-  history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
-  last_ = now;
+  emit("train.step",
+       {{"step", step},
+        {"samples", samples},
+        {"us", std::chrono::duration<double, std::micro>(now - since_.step).count()}});
+  history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - since_.step).count());
+  since_.step = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end
-  epoch_images_ += samples;
-  if (progress_->due(now)) {
-    progress_->show(step + 1, epoch_images_, means_of(shown(totals), compiled_.goals), now);
+  since_.images += samples;
+  if (shown_.progress->due(now)) {
+    shown_.progress->show(step + 1, since_.images, means_of(shown(totals), compiled_.goals), now);
   }
 }
 

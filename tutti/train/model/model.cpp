@@ -362,6 +362,12 @@ std::string load_rows(const std::optional<detail::Compiled>& compiled,
 
 }  // namespace
 
+void Model::State::weights_written() {
+  laid_out->weights_changed();
+  if (!compiled) return;
+  if (auto* const copies = compiled->optimizer.updater().parts().copies) copies->take_over();
+}
+
 void Model::State::load_tables(const std::filesystem::path& path) {
   const std::string tables = table_words(*modules.module(0));
   if (tables.empty()) return;
@@ -392,13 +398,13 @@ void Model::load(const std::filesystem::path& path) {
   try {
     if (const WholeModel* const whole = state.modules.whole()) {
       load_whole(*whole, path, state.shapes(), all_names(first));
-      state.laid_out->weights_changed();
     } else {
       load_weights(state_of(first), path, all_names(first));
       for (int local = 1; local < state.modules.size(); ++local)
         detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
       state.load_tables(path);
     }
+    state.weights_written();
   } catch (const std::exception&) {
     failure = std::current_exception();
   }

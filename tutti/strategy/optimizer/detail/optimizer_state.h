@@ -88,7 +88,7 @@ struct Optimizer::State final : WorldMember {
     return make_staged_updater(world, named(), make);
   }
 
-  // What workers that have no group do by the servers.
+  // What workers of servers do by them beside updates.
   void join_workers() {
     if (updater->parts().client == nullptr) return;
     if (!updater->parts().client->spec().staleness.synchronous()) lend_batches();
@@ -311,6 +311,7 @@ struct Optimizer::State final : WorldMember {
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
     at::Tensor other;                       // noted by note_other()
     Vote vote;                              // what is known of that of the step to come
+    std::function<int()> signal;            // the rest of it
     Verdict verdict;                        // of the last step
     bool took_part = false;                 // in the step of this run(); where they take turns
   };

@@ -1,7 +1,5 @@
 // On the CPU: figures of a batch are there when its loss is.
 
-#include <cmath>
-
 #include "tutti/base/event.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/fit/detail/whole_body.h"

@@ -1,8 +1,5 @@
 // A step whose batch comes in microbatches, and whose model may be on several ranks.
 
-#include <algorithm>
-
-#include "tutti/base/event.h"
 #include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
@@ -50,7 +47,7 @@ class InParts final : public StepBody {
     const auto parts = microbatches_of(of);
     Tensors columns;
     if (of.batch.local_size(of.replica) > 0 && model.laid_out->reads(of.replica))
-      columns = Fit::take_columns(of.replica, of.batch, of.input);
+      columns = of.input.take(of.replica, of.batch);
     Tensors inputs = columns;
     inputs.resize(static_cast<size_t>(model.num_inputs));
     const auto loss = [&](int number, at::TensorList outputs) {

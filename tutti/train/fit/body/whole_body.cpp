@@ -28,13 +28,14 @@ nn::SamplePlace WholeBody::place_of(const BatchOfStep& of) const {
 void WholeBody::train(const BatchOfStep& of) {
   if (has_none(of)) return update(of, {});
   const nn::SampleContext place(place_of(of));
-  WatchedBatch watched{.epoch = of.epoch.number, .batch = of.batch.step()};
+  for (const auto& watcher : fit_.watchers()) watcher->batch_begins();
+  const WatchedBatch watched{
+      .epoch = of.epoch.number, .batch = of.batch.step(), .begin = Clock::now()};
   at::Tensor made;
   fit_.at_place(of.replica, of.epoch, of.batch, [&] {
-    auto columns = Fit::take_columns(of.replica, of.batch, of.input);
+    auto columns = of.input.take(of.replica, of.batch);
     const Divisors by = fit_.divisors_of(of.batch, of.input);
     for (const auto& watcher : fit_.watchers()) watcher->forward_begins();
-    watched.begin = Clock::now();
     made = loss(of, std::move(columns), by);
   });
   const Totals& totals = of.tally.totals;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tutti/train/fit/detail/counted_input.h"
 #include "tutti/train/fit/detail/tally.h"
 #include "tutti/train/model/detail/model_state.h"
 
@@ -13,14 +14,6 @@ namespace tutti::detail {
 
 class Fit;
 struct Epoch;
-
-/// What is known of a step before its first batch. Where a loss divides by what counts in all of
-/// it, its batches are read for that.
-struct StepInput {
-  int64_t first = 0;               ///< batch
-  std::vector<Tensors> columns{};  ///< by batch; empty: read when its turn comes
-  std::vector<double> counted{};   ///< Divisors::counted
-};
 
 /// A batch of a step, of one replica.
 struct BatchOfStep {

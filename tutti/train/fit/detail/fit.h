@@ -14,6 +14,7 @@
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/fit/detail/body.h"
 #include "tutti/train/fit/detail/callback_runner.h"
+#include "tutti/train/fit/detail/counted_input.h"
 #include "tutti/train/fit/detail/pace.h"
 #include "tutti/train/fit/detail/position.h"
 #include "tutti/train/fit/detail/tally.h"
@@ -48,8 +49,7 @@ class Fit {
   }
   /// The model is on the replica's device; UsageError names what is not.
   void require_here(const ReplicaContext& replica) const;
-  /// As a local replica sees it, whose step may end before those of other parts of the model.
-  int64_t version(int local = 0) const { return compiled_.optimizer.updater().view(local).version; }
+  int64_t version() const { return compiled_.optimizer.version(); }
   /// What all workers must have been asked for alike, where they meet at the servers alone.
   const std::string& asked() const noexcept { return asked_; }
 
@@ -78,7 +78,7 @@ class Fit {
   /// Steps of all workers, of this training, and samples of this epoch, where they are not one's
   /// own.
   void count_steps(int64_t all) noexcept { history_.steps = all; }
-  void count_images(int64_t all) noexcept { epoch_images_ = all; }
+  void count_images(int64_t all) noexcept { since_.images = all; }
 
   bool ends(const Totals& totals) const {
     return totals.signal != 0 || totals.stop != Stop::no ||
@@ -112,8 +112,6 @@ class Fit {
   /// Calls `work`; what it throws names the step, and the sample where it can.
   void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
                 const std::function<void()>& work) const;
-  static Tensors take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
-                              StepInput& input);
   Divisors divisors_of(const DistributedBatch& batch, const StepInput& input) const {
     return {static_cast<double>(batch.group_size(options_.accumulate)), input.counted};
   }
@@ -141,10 +139,8 @@ class Fit {
   std::optional<Totals> train_epoch(Epoch& epoch, std::vector<Totals>& each);
   void read_ahead(const Epoch& epoch, int64_t first_step);
   StepInput input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first, int64_t end);
-  StepInput read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const;
-  std::vector<StepInput> read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const;
   /// What rank 0's callbacks and progress see of the totals of its first rank.
-  const Totals& shown(const Totals& own) const { return bodies_[0]->shown(own); }
+  const Totals& shown(const Totals& own) const { return way_.bodies[0]->shown(own); }
   void tell_all(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
                 int together);
   void learn(int local, Tally& tally, int64_t bad_step, int64_t known);
@@ -184,6 +180,34 @@ class Fit {
   std::string first_not_finite(const ReplicaContext& replica, const Epoch& epoch,
                                const DistributedBatch& batch, const Seen& seen) const;
 
+  /// How replicas train in the world as it is: chosen anew where that changes.
+  struct Way {
+    std::unique_ptr<Pace> pace{};
+    std::vector<std::unique_ptr<StepBody>> bodies{};  ///< by local replica
+    int64_t generation = -1;                          ///< of the world
+  };
+  struct Since {
+    TimePoint fit = Clock::now();
+    TimePoint epoch{};
+    TimePoint step{};
+    int64_t images = 0;  ///< of this epoch
+  };
+  struct Shown {
+    bool here = false;  ///< on this worker
+    std::optional<Progress> progress{};
+    NamedValues values{};               ///< of the last epoch
+    std::vector<std::string> recipe{};  ///< a line about each part of it
+  };
+  struct NotFinite {
+    bool ended = false;                ///< the training, by a loss (OnNan::end)
+    std::vector<std::string> first{};  ///< such tensor of this epoch, by local replica
+  };
+  struct Saved {
+    CheckpointManifest facts{};
+    std::optional<TrainingState> resumed{};  ///< until its epoch goes on
+    std::optional<Checkpointing> checkpoints{};
+  };
+
   Model::State& model_;
   Compiled& compiled_;
   data::Dataset train_;
@@ -192,29 +216,17 @@ class Fit {
   uint64_t seed_;
   std::string asked_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
-  bool counts_;         ///< a loss divides by the labels that count, of all replicas
-  std::vector<StepInput> in_turn_;  ///< of replicas that take turns, by local rank
-  bool shows_;
+  CountedInput counted_;
   Course course_;
   int64_t servers_at_ = 0;  ///< updates that parameter servers had before this process
-  std::unique_ptr<Pace> pace_;
-  std::vector<std::unique_ptr<StepBody>> bodies_;  ///< by local replica
-  int64_t generation_ = -1;                        ///< of the world that it is of
-  std::optional<Progress> progress_;
+  Way way_;
+  Shown shown_;
   std::optional<CallbackRunner> callbacks_;
   StepWatchers watchers_;
-  CheckpointManifest facts_;
-  std::optional<TrainingState> resumed_;  // until its epoch goes on
-  NamedValues last_values_;               // of the last epoch
   History history_;
-  std::optional<Checkpointing> checkpoints_;  // of all that stands before it
-  TimePoint last_{};
-  TimePoint fit_begin_ = Clock::now();
-  TimePoint epoch_begin_{};
-  int64_t epoch_images_ = 0;
-  bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
-  std::vector<std::string> recipe_;      // a line about each part of the recipe
-  std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
+  Since since_;
+  NotFinite not_finite_;
+  Saved saved_;  // of all that stands before it
 };
 
 }  // namespace tutti::detail

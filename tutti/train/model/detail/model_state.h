@@ -230,6 +230,9 @@ struct Model::State {
   Scores evaluate(std::string_view operation, const data::Dataset& dataset,
                   const data::LoaderOptions& loader = {});
   void save(const std::filesystem::path& path);
+  /// Parameters of all replicas were written otherwise than by an update: the next goes on from
+  /// these.
+  void weights_written();
   /// Rows of embedding tables, of Model::load().
   void load_tables(const std::filesystem::path& path);
 

@@ -24,7 +24,7 @@ namespace tutti::detail {
 struct WatchedBatch {
   int64_t epoch = 0;
   int64_t batch = 0;
-  TimePoint begin{};  ///< of its forward
+  TimePoint begin{};
 };
 
 /// A step that was taken.
@@ -46,8 +46,9 @@ class StepWatcher {
   virtual std::string before_steps() { return ""; }
   virtual int64_t steps_until_pause() const { return std::numeric_limits<int64_t>::max(); }
 
-  // ---- in a step, by each replica; its data is there ----
-  virtual void forward_begins() {}
+  // ---- in a step, by each replica ----
+  virtual void batch_begins() {}
+  virtual void forward_begins() {}                    ///< its data is there
   virtual void forward_ended(const WatchedBatch&) {}  ///< backward is still to come
   virtual void update_ended() {}
 
