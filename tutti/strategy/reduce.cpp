@@ -230,7 +230,8 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   const World& now = world();
   std::vector<at::Tensor> all;
   if (membership().alone()) {
-    all = values.values();
+    for (const at::Tensor& value : values.values())
+      all.push_back(from_device(value, now, "what gather() brings together"));
   } else if (!membership().in_step()) {
     std::vector<std::byte> own;
     for (const at::Tensor& value : values.values()) append_framed(packed(value, now), own);
