@@ -251,6 +251,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--precision", {}, {"--precision", "bfloat16"}},
       {"--loss-scaling", {}, {"--loss-scaling", "initial=1024"}},
       {"--noise-scale", {}, {"--noise-scale"}},
+      {"--gradient-norm", {}, {"--gradient-norm"}},
       {"--step-graph", {}, {"--step-graph"}, "--step-graph under multi_worker"},
       {"--take", {"--take", "48"}, {"--take", "32"}},
       {"--class-weight", {}, {"--class-weight", "x=2"}},
