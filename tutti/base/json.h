@@ -108,8 +108,11 @@ class BasicJson {
     return element(static_cast<size_t>(index));
   }
   const BasicJson& operator[](std::string_view key) const { return at(key); }
+  /// A literal; what is built in takes one for the array that a number is an index of.
+  const BasicJson& operator[](const char* key) const { return at(key); }
   /// A member that is not there comes with null; null becomes an object.
   BasicJson& operator[](std::string_view key);
+  BasicJson& operator[](const char* key) { return (*this)[std::string_view(key)]; }
   template <std::integral I>
   const BasicJson& operator[](I index) const {
     return at(index);
