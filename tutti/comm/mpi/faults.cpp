@@ -134,12 +134,7 @@ void MpiEngine::abort(FailureKind kind, const std::string& text) noexcept {
 }
 
 void MpiEngine::store_failure(FailureKind kind, int by, const std::string& text) noexcept {
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    if (failed_.load(std::memory_order_relaxed)) return;
-    failure_ = {.kind = kind, .by = by, .text = text};
-    failed_.store(true, std::memory_order_release);
-  }
+  if (!failure_.keep(by == rank_ ? kind : kind_of_another(kind), text)) return;
   process_.note_failure();
   if (by != rank_) return;
   try {
@@ -151,32 +146,16 @@ void MpiEngine::store_failure(FailureKind kind, int by, const std::string& text)
 }
 
 void MpiEngine::throw_if_failed(const std::string& what) {
-  if (failed_.load(std::memory_order_acquire)) throw_failure(what);
+  failure_.rethrow([&] {
+    give_up_buffers();
+    return fmt::format("{}, rank {} of {}: ", what, rank_, size_);
+  });
 }
 
 void MpiEngine::fail(FailureKind kind, const std::string& text, const std::string& what) {
   store_failure(kind, rank_, text);
-  throw_failure(what);
-}
-
-void MpiEngine::throw_failure(const std::string& what) {
-  give_up_buffers();
-  Failure failure;
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    failure = failure_;
-  }
-  const std::string text = fmt::format("{}, rank {} of {}: {}", what, rank_, size_, failure.text);
-  switch (failure.kind) {
-    case FailureKind::peer_lost: throw PeerLost(text);
-    case FailureKind::timeout: throw Timeout(text);
-    case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::aborted:
-      // The rank that gave up has a reason of its own; for the others it is lost.
-      if (failure.by != rank_) throw PeerLost(text);
-      break;
-  }
-  throw Error(text);
+  throw_if_failed(what);
+  check_failed(__FILE__, __LINE__, "failure_", text);
 }
 
 // The program takes its buffers back, so MPI must not touch them any more. What neither ends nor
@@ -244,7 +223,7 @@ void MpiEngine::leave() noexcept {
       store_failure(
           FailureKind::peer_lost, rank_,
           fmt::format("{} left the group in the middle of {}", rank_words(rank_), oldest_words()));
-    const bool failed = failed_.load(std::memory_order_acquire);
+    const bool failed = failure_.happened();
     if (failed) give_up_buffers();
     if (!failed) control_->tell_leaving(submitted_, sent_);
     std::shared_ptr<Control> control = std::move(control_);

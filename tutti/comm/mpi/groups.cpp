@@ -112,7 +112,7 @@ std::vector<std::string> MpiEngine::exchange(const char* what, const std::string
          .rank_words = [this](int r) { return rank_words(r); }},
         mine, deadline);
   } catch (const Timeout& error) {
-    if (!failed_.load()) store_failure(FailureKind::timeout, rank_, error.what());
+    store_failure(FailureKind::timeout, rank_, error.what());
     throw;
   } catch (const MpiError& error) {
     fail(FailureKind::aborted, error.what(), what);

@@ -211,7 +211,7 @@ void MpiEngine::announce(Entry& entry) {
 
 bool MpiEngine::advance() {
   bool moved = false;
-  while (!failed_.load(std::memory_order_acquire)) {
+  while (!failure_.happened()) {
     const bool collectives = advance_collectives();
     const bool messages = advance_messages();
     if (!collectives && !messages) break;

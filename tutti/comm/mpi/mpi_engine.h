@@ -5,13 +5,12 @@
 /// Engine; abort() from any thread.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <list>
 #include <map>
-#include <mutex>
 
 #include "tutti/base/array.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/mpi/control.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/mpi/plan.h"
@@ -111,7 +110,6 @@ class MpiEngine final : public Engine {
   void look_for_lost();
   void look_while_exchanging(const std::string& what, const std::vector<int>& missing);
   void throw_if_failed(const std::string& what);
-  [[noreturn]] void throw_failure(const std::string& what);
   [[noreturn]] void fail(FailureKind kind, const std::string& text, const std::string& what);
   void store_failure(FailureKind kind, int by, const std::string& text) noexcept;
   void give_up_buffers() noexcept;
@@ -162,14 +160,7 @@ class MpiEngine final : public Engine {
   std::vector<uint64_t> taken_;  ///< messages of each rank
   TimePoint next_look_{};
 
-  struct Failure {
-    FailureKind kind = FailureKind::aborted;
-    int by = 0;
-    std::string text;
-  };
-  std::atomic<bool> failed_{false};
-  mutable std::mutex failure_mutex_;
-  Failure failure_;  ///< the first; guarded by failure_mutex_
+  FirstFailure failure_;
 };
 
 }  // namespace tutti::detail::mpi

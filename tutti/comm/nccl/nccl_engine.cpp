@@ -54,7 +54,7 @@ NcclEngine::~NcclEngine() {
     finish_batches();
     if (!batches_.empty())
       store_failure(
-          FailureKind::peer_lost, true,
+          FailureKind::peer_lost,
           fmt::format("rank {} left the group in the middle of {}", rank_, oldest_words()));
     {
       const std::scoped_lock lock(mutex_);
@@ -77,7 +77,7 @@ NcclEngine::~NcclEngine() {
 // Whoever had a stream wait for them has not asked whether they are done.
 void NcclEngine::finish_batches() {
   const Deadline deadline(kEndLimit);
-  for (int polls = 0; !failed_.load(std::memory_order_acquire); ++polls) {
+  for (int polls = 0; !failure_.happened(); ++polls) {
     move_batches();
     if (batches_.empty() || deadline.passed()) return;
     if (polls > kPolls) std::this_thread::sleep_for(kNap);
@@ -267,44 +267,23 @@ void NcclEngine::check(ncclResult_t code, const char* call) {
 }
 
 void NcclEngine::abort(FailureKind kind, const std::string& text) noexcept {
-  store_failure(kind, kind == FailureKind::aborted,
-                kind == FailureKind::aborted
-                    ? "aborted by rank " + std::to_string(rank_) + ": " + text
-                    : text);
+  store_failure(kind, kind == FailureKind::aborted
+                          ? "aborted by rank " + std::to_string(rank_) + ": " + text
+                          : text);
 }
 
 // Ends what runs on the device too: ncclCommAbort makes NCCL's kernels give up.
-void NcclEngine::store_failure(FailureKind kind, bool own, const std::string& text) noexcept {
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    if (failed_.load(std::memory_order_relaxed)) return;
-    failure_ = {.kind = kind, .own = own, .text = text};
-    failed_.store(true, std::memory_order_release);
-  }
+void NcclEngine::store_failure(FailureKind kind, const std::string& text) noexcept {
+  if (!failure_.keep(kind, text)) return;
   const std::scoped_lock lock(mutex_);
   if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
 void NcclEngine::throw_if_failed() {
-  if (failed_.load(std::memory_order_acquire)) throw_failure();
-}
-
-void NcclEngine::throw_failure() {
-  give_up_buffers();
-  Failure failure;
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    failure = failure_;
-  }
-  const std::string text =
-      fmt::format("{}, rank {} of {} (nccl): {}", oldest_words(), rank_, size_, failure.text);
-  switch (failure.kind) {
-    case FailureKind::peer_lost: throw PeerLost(text);
-    case FailureKind::timeout: throw Timeout(text);
-    case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::aborted: break;
-  }
-  throw Error(text);
+  failure_.rethrow([this] {
+    give_up_buffers();
+    return fmt::format("{}, rank {} of {} (nccl): ", oldest_words(), rank_, size_);
+  });
 }
 
 // The program takes its buffers back: kernels that were told to give up have to be off the device.
@@ -315,8 +294,9 @@ void NcclEngine::give_up_buffers() {
 }
 
 void NcclEngine::fail(FailureKind kind, const std::string& text) {
-  store_failure(kind, true, text);
-  throw_failure();
+  store_failure(kind, text);
+  throw_if_failed();
+  check_failed(__FILE__, __LINE__, "failure_", text);
 }
 
 std::string NcclEngine::oldest_words() const {

@@ -5,7 +5,6 @@
 /// engine's stream with an event behind it. Thread rule: as Engine; abort() from any thread.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <list>
@@ -13,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine/engine.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/nccl/calls.h"
 
 namespace tutti::detail::nccl {
@@ -85,9 +84,8 @@ class NcclEngine final : public Engine {
   // Failing (nccl_engine.cpp). `mutex_` is held by who calls NCCL.
   void check(ncclResult_t code, const char* call);
   void look_at_state();
-  void store_failure(FailureKind kind, bool own, const std::string& text) noexcept;
+  void store_failure(FailureKind kind, const std::string& text) noexcept;
   void throw_if_failed();
-  [[noreturn]] void throw_failure();
   void wait_until_settled(const ncclComm_t& comm, const Deadline& deadline);
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
 
@@ -118,14 +116,7 @@ class NcclEngine final : public Engine {
   Ticket recorded_ = 0;
   Ticket completed_ = 0;
 
-  struct Failure {
-    FailureKind kind = FailureKind::aborted;
-    bool own = false;  ///< this rank's own abort
-    std::string text;
-  };
-  std::atomic<bool> failed_{false};
-  std::mutex failure_mutex_;
-  Failure failure_;  ///< the first; guarded by failure_mutex_
+  FirstFailure failure_;
 };
 
 /// A configuration of a communicator that never blocks.

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {
@@ -151,16 +151,7 @@ void ShmEngine::throw_poison(uint64_t number) {
       fmt::format("{}, rank {} of {}: {}", operation_words(number), named(rank_), named_size(),
                   set ? poison_.text : "a rank failed and died");
   if (!set) throw PeerLost(text);
-  switch (poison_.kind) {
-    case FailureKind::peer_lost: throw PeerLost(text);
-    case FailureKind::timeout: throw Timeout(text);
-    case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::aborted:
-      // The rank that gave up has a reason of its own; for the others it is lost.
-      if (poison_.by != rank_) throw PeerLost(text);
-      break;
-  }
-  throw Error(text);
+  throw_as(poison_.by == rank_ ? poison_.kind : kind_of_another(poison_.kind), text);
 }
 
 void ShmEngine::fail(FailureKind kind, const std::string& text, uint64_t number) {

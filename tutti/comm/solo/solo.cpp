@@ -1,13 +1,11 @@
 #include "tutti/comm/solo/solo.h"
 
-#include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "tutti/base/array.h"
-#include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
@@ -61,11 +59,8 @@ class SoloEngine final : public Engine {
     }
   }
 
-  void abort(FailureKind /*kind*/, const std::string& reason) noexcept override {
-    const std::scoped_lock lock(mutex_);
-    if (aborted_.load(std::memory_order_relaxed)) return;
-    reason_ = reason;
-    aborted_.store(true, std::memory_order_release);
+  void abort(FailureKind kind, const std::string& reason) noexcept override {
+    failure_.keep(kind, reason);
   }
 
   std::shared_ptr<Engine> split(int color, int /*key*/, Millis /*limit*/) override {
@@ -91,17 +86,13 @@ class SoloEngine final : public Engine {
       reduce_inputs(dtype, operation.reduce, shape_, {&input, 1}, to.data, to.num_elements);
   }
 
-  // reason_ is written once, before aborted_ says so.
   void check() const {
-    if (aborted_.load(std::memory_order_acquire))
-      throw Error(fmt::format("rank 0 of 1: the group was aborted: {}", reason_));
+    failure_.rethrow([] { return std::string("rank 0 of 1: the group was aborted: "); });
   }
 
   const ReductionShape shape_ = ReductionShape::flat(1);
   Ticket done_ = 0;
-  std::atomic<bool> aborted_{false};
-  std::mutex mutex_;
-  std::string reason_;
+  detail::FirstFailure failure_;
 };
 
 }  // namespace

@@ -60,7 +60,7 @@ TcpEngine::Entry& TcpEngine::add_entry(const Operation& operation) {
 Ticket TcpEngine::submit(std::span<const Operation> batch) {
   const bool messages = !batch.empty() && is_message(batch.front().collective);
   if (messages) {
-    check_failed();
+    throw_if_failed();
     ++batches_;
   }
   for (const Operation& operation : batch) {
@@ -81,7 +81,7 @@ Ticket TcpEngine::submit(std::span<const Operation> batch) {
   }
   const Ticket ticket = messages ? batches_ << 1 | 1 : submitted_ << 1;
   waited_for_ = ticket;
-  check_failed();
+  throw_if_failed();
   advance();
   return ticket;
 }

@@ -93,7 +93,7 @@ TcpEngine::TcpEngine(TcpLinks links, TcpOptions options)
 }
 
 TcpEngine::~TcpEngine() {
-  if (!failed_.load(std::memory_order_acquire)) {
+  if (!failure_.happened()) {
     if (completed_ != submitted_ || !messages_.idle()) {
       const Ticket ticket = completed_ != submitted_ ? (completed_ + 1) << 1 : waited_for_;
       control_.tell_all(

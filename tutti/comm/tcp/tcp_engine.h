@@ -6,13 +6,12 @@
 /// Thread rule: as Engine; abort() from any thread.
 #pragma once
 
-#include <atomic>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/base/file_descriptor.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/tcp/control.h"
 #include "tutti/comm/tcp/messages.h"
 #include "tutti/comm/tcp/streams.h"
@@ -81,10 +80,9 @@ class TcpEngine final : public Engine, private ControlHandler {
   void service_control();
   void look_around(Ticket ticket, const Deadline* outer);
   void look_for_unclaimed();
-  void check_failed();
+  void throw_if_failed() const;
   void tell(FailureKind kind, const std::string& text);
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
-  [[noreturn]] void throw_failure();
   [[noreturn]] void fail_late(Ticket ticket, Millis limit);
   [[noreturn]] void fail_lost(int rank, const std::string& why);
   [[noreturn]] void fail_unexpected(int from, const FrameHeader& got, int64_t expected_length);
@@ -97,7 +95,6 @@ class TcpEngine final : public Engine, private ControlHandler {
   void wait_for_control(const Deadline& deadline);
   Standing standing() const;
   FrameHeader state_header(FrameKind kind) const;
-  bool store_failure(FailureKind kind, int by, std::string text);
 
   // ControlHandler.
   std::byte* room_for(int from, const FrameHeader& header) override;
@@ -161,12 +158,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   std::vector<pollfd> polls_;
   uint32_t polled_ = 0;
 
-  // The first failure of the group.
-  std::atomic<bool> failed_{false};
-  std::mutex failure_mutex_;
-  FailureKind failure_kind_ = FailureKind::aborted;
-  int failure_by_ = 0;
-  std::string failure_text_;
+  FirstFailure failure_;
 };
 
 }  // namespace tutti::detail::tcp

@@ -42,7 +42,7 @@ void TcpEngine::progress(Ticket ticket, const Deadline& deadline) {
 }
 
 void TcpEngine::nudge() {
-  check_failed();
+  throw_if_failed();
   advance();
   service_control();
 }
@@ -50,7 +50,7 @@ void TcpEngine::nudge() {
 bool TcpEngine::poll(Ticket ticket) {
   if (done(ticket)) return true;
   waited_for_ = ticket;
-  check_failed();
+  throw_if_failed();
   const bool moved = advance();
   if (!messages_.idle() || ++polled_ % kPollsPerLook == 0) {
     service_control();
@@ -64,7 +64,7 @@ void TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer) {
   int attempts = 0;
   uint32_t moves = 0;
   while (true) {
-    check_failed();
+    throw_if_failed();
     const bool moved = advance();
     if (done(ticket)) return;
     if (moved) {
@@ -126,7 +126,7 @@ void TcpEngine::service_control() {
 
 // What ends a wait that nothing has moved.
 void TcpEngine::look_around(Ticket ticket, const Deadline* outer) {
-  check_failed();
+  throw_if_failed();
   if (control_.lost_rank() >= 0) fail_lost(control_.lost_rank(), control_.why_lost());
   if (const auto cut = messages_.cut_off()) fail_lost(cut->peer, control_.name(cut->peer));
   const TimePoint now = Clock::now();
@@ -155,30 +155,21 @@ void TcpEngine::look_for_unclaimed() {
       fail_lost(
           r, fmt::format("{} sent what is no frame of this engine: {}", control_.name(r), bad.why));
     } catch (const Error&) {
-      if (failed_.load(std::memory_order_acquire)) throw;
+      if (failure_.happened()) throw;
       // Its control link tells why, or it has left and is not needed.
     }
   }
 }
 
-void TcpEngine::check_failed() {
-  if (failed_.load(std::memory_order_acquire)) [[unlikely]]
-    throw_failure();
-}
-
-bool TcpEngine::store_failure(FailureKind kind, int by, std::string text) {
-  const std::scoped_lock lock(failure_mutex_);
-  if (failed_.load(std::memory_order_relaxed)) return false;
-  failure_kind_ = kind;
-  failure_by_ = by;
-  failure_text_ = std::move(text);
-  failed_.store(true, std::memory_order_release);
-  return true;
+void TcpEngine::throw_if_failed() const {
+  failure_.rethrow([this] {
+    return fmt::format("{}, rank {} of {}: ", operation_words(waited_for_), rank_, size_);
+  });
 }
 
 // Stores and tells a failure of this rank, unless there was one before.
 void TcpEngine::tell(FailureKind kind, const std::string& text) {
-  if (!store_failure(kind, rank_, text)) return;
+  if (!failure_.keep(kind, text)) return;
   control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, text);
   control_.flush(kTellingLimit);  // behind a long message, to peers that read
 }
@@ -191,7 +182,8 @@ void TcpEngine::fail(FailureKind kind, const std::string& text) {
     log(LogLevel::debug, "tcp engine: also: {}", wrong.text);
   }
   tell(kind, text);
-  throw_failure();
+  throw_if_failed();
+  check_failed(__FILE__, __LINE__, "failure_", text);
 }
 
 void TcpEngine::abort(FailureKind kind, const std::string& text) noexcept {
@@ -201,26 +193,10 @@ void TcpEngine::abort(FailureKind kind, const std::string& text) noexcept {
     tell(kind, words);
   } catch (const std::exception& error) {  // short of memory: the flag alone ends this member
     log(LogLevel::warning, "tcp engine: abort without words: {}", error.what());
-    failed_.store(true, std::memory_order_release);
+    failure_.keep(FailureKind::aborted, {});
   }
   const uint64_t one = 1;
   (void)!::write(waker_.get(), &one, sizeof one);
-}
-
-void TcpEngine::throw_failure() {
-  const std::scoped_lock lock(failure_mutex_);
-  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(waited_for_), rank_,
-                                       size_, failure_text_);
-  switch (failure_kind_) {
-    case FailureKind::peer_lost: throw PeerLost(text);
-    case FailureKind::timeout: throw Timeout(text);
-    case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::aborted:
-      // The rank that gave up has a reason of its own; for the others it is lost.
-      if (failure_by_ != rank_) throw PeerLost(text);
-      break;
-  }
-  throw Error(text);
 }
 
 // Until `rank` has said why, or somebody else has, or its control link has ended.
@@ -228,7 +204,7 @@ void TcpEngine::wait_for_news(int rank, Millis limit) {
   const Deadline deadline(limit);
   while (!deadline.passed()) {
     service_control();
-    check_failed();
+    throw_if_failed();
     if (control_.closed(rank) || control_.state(rank) == ControlLinks::State::left) return;
     wait_for_control(deadline);
   }
@@ -289,7 +265,7 @@ void TcpEngine::ask_all(Millis limit) {
   while (!all_answered() && !deadline.passed()) {
     wait_for_control(deadline);
     service_control();
-    check_failed();
+    throw_if_failed();
   }
 }
 
@@ -305,7 +281,7 @@ void TcpEngine::wait_for_control(const Deadline& deadline) {
 void TcpEngine::fail_late(Ticket ticket, Millis limit) {
   // Whoever has something to tell does so now.
   service_control();
-  check_failed();
+  throw_if_failed();
   ask_all(kAskingLimit);
   // All that wait for the same rank pass their limits together: the lowest speaks for them.
   for (int r = 0; r < rank_; ++r)
@@ -368,7 +344,7 @@ std::string TcpEngine::behind_words(uint64_t number) const {
 }
 
 std::string TcpEngine::members_behind(Millis limit) {
-  check_failed();
+  throw_if_failed();
   ask_all(limit);
   return behind_words(standing().number);
 }
@@ -414,7 +390,7 @@ void TcpEngine::on_frame(int from, const FrameHeader& header, std::span<const st
   switch (header.kind) {
     case FrameKind::failure: {
       const auto kind = std::min(header.aux, static_cast<uint32_t>(FailureKind::mismatch));
-      store_failure(static_cast<FailureKind>(kind), from,
+      failure_.keep(kind_of_another(static_cast<FailureKind>(kind)),
                     {reinterpret_cast<const char*>(payload.data()), payload.size()});
       return;
     }

@@ -27,23 +27,31 @@ inline FailureKind kind_of(const std::exception& error) {
   throw Error(text);
 }
 
+/// A rank that gave up has a reason of its own; for the others it is lost.
+inline FailureKind kind_of_another(FailureKind kind) {
+  return kind == FailureKind::aborted ? FailureKind::peer_lost : kind;
+}
+
 /// The first failure of an engine, which every later call meets. Thread rule: from any thread.
 class FirstFailure {
  public:
   /// False where there is one already.
   bool keep(FailureKind kind, const std::string& text) {
     const std::scoped_lock lock(mutex_);
-    if (happened_.load(std::memory_order_relaxed)) return false;
+    if (happened()) return false;
     kind_ = kind;
     text_ = text;
     happened_.store(true, std::memory_order_release);
     return true;
   }
 
+  bool happened() const noexcept { return happened_.load(std::memory_order_acquire); }
+
   /// Throws it, where there is one, with what `words` says in front.
   template <class Words>
   void rethrow(Words words) const {
-    if (happened_.load(std::memory_order_acquire)) throw_as(kind_, words() + text_);
+    if (happened()) [[unlikely]]
+      throw_as(kind_, words() + text_);
   }
 
  private:
