@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/tcp/frame.h"
 #include "tutti/net/address.h"
 #include "tutti/net/descriptor_channel.h"
@@ -124,7 +125,7 @@ void tcp_frame(std::string_view bytes) {
   promise(header.elements >= 0 && header.length <= static_cast<uint64_t>(detail::tcp::kMostBytes));
   promise(header.kind == detail::tcp::FrameKind::data ||
           header.length <= static_cast<uint64_t>(detail::tcp::kMessagePartBytes));
-  promise(!detail::tcp::words_of_call(header.call, header.elements).empty());
+  promise(!detail::call_words(header.call, header.elements).empty());
   std::byte again[detail::tcp::kHeaderBytes];
   detail::tcp::encode_header(header, again);
   promise(std::equal(given.begin(), given.end(), again));

@@ -96,7 +96,7 @@ TEST(Mismatch, NamesBothCallsOnEveryRank) {
       {"root of a scatter", scatter(5'000, 0), scatter(5'000, 1),
        "scatter of 5000 float32 from rank 0", "from rank 1"},
       {"parts", all_to_all(5), all_to_all(6), "all_to_all of 15 float32", "all_to_all of 18"},
-      {"gather", all_gather(3), scatter(11, 2), "all_gather of 11 float32 in parts",
+      {"gather", all_gather(3), scatter(11, 2), "all_gather of 11 float32, in parts",
        "scatter of 11 float32 from rank 2"},
       {"barrier", kBarrier, all_reduce(0), "called barrier", "all_reduce (sum) of 0 float32"},
   };

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/tcp/frame.h"
 
 namespace tutti::detail::tcp {
@@ -93,16 +94,16 @@ TEST(TcpFrames, CallsHaveWords) {
         .input = ten,
         .output = ten,
         .input_counts = {1, 2, 3, 4}},
-       "all_to_all of float32"},
+       "all_to_all of float32, in parts of given lengths"},
       {{.collective = Collective::reduce_scatter,
         .input = {nullptr, 10, DType::bfloat16},
         .output = ten,
         .partial = true},
-       "reduce_scatter (sum, partial) of 10 bfloat16"},
+       "reduce_scatter (sum) of 10 bfloat16, not rounded"},
   };
   for (const Case& row : cases)
-    EXPECT_EQ(words_of_call(call_word(row.operation), call_elements(row.operation, 4)), row.words);
-  EXPECT_EQ(words_of_call(0xffffffff, 1), "an unknown operation (0xffffffff)");
+    EXPECT_EQ(call_words(pack_call(row.operation), call_elements(row.operation, 4)), row.words);
+  EXPECT_EQ(call_words(0xffffffff, 1), "an unknown operation (0xffffffff)");
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ std::string words_of(const Call& call) {
   std::string text(name_of(call.collective));
   if (call.collective == Collective::barrier) return text;
   if (reduces(call.collective)) text += fmt::format(" ({})", name_of(call.reduce));
-  text += fmt::format(" of {} {}", call.elements, name_of(call.dtype));
+  text += call.elements < 0 ? fmt::format(" of {}", name_of(call.dtype))
+                            : fmt::format(" of {} {}", call.elements, name_of(call.dtype));
   const std::string other = call.root == kAnyRank ? "any rank" : fmt::format("rank {}", call.root);
   switch (call.collective) {
     case Collective::broadcast:
@@ -81,6 +82,57 @@ std::string words_of(const Call& call) {
     case Collective::recv: return fmt::format("{} from {}, tag {}", text, other, call.tag);
     default: return text;
   }
+}
+
+namespace {
+
+// Bits of a packed call.
+constexpr int kReduceShift = 4, kDTypeShift = 8, kPartialShift = 12, kCountsShift = 13,
+              kRootShift = 16;
+
+}  // namespace
+
+uint32_t pack_call(const Operation& operation) noexcept {
+  const Collective collective = operation.collective;
+  const auto bits = [](bool given, auto value, int shift) {
+    return given ? static_cast<uint32_t>(value) << shift : 0;
+  };
+  return static_cast<uint32_t>(collective) |
+         bits(reduces(collective), operation.reduce, kReduceShift) |
+         bits(collective != Collective::barrier, dtype_of(operation), kDTypeShift) |
+         bits(operation.partial, 1, kPartialShift) | bits(has_counts(operation), 1, kCountsShift) |
+         bits(has_root(collective), operation.root, kRootShift);
+}
+
+std::string call_words(uint32_t packed, int64_t num_elements) {
+  Call call{.collective = static_cast<Collective>(packed & 0xf),
+            .reduce = static_cast<ReduceOp>(packed >> kReduceShift & 0xf),
+            .dtype = static_cast<DType>(packed >> kDTypeShift & 0xf),
+            .root = static_cast<int>(packed >> kRootShift),
+            .elements = num_elements};
+  if (call.collective > Collective::recv || call.reduce > ReduceOp::logical_xor ||
+      call.dtype > DType::float64)
+    return fmt::format("an unknown operation (0x{:08x})", packed);
+  const bool counts = (packed >> kCountsShift & 1) != 0;
+  const bool partial = (packed >> kPartialShift & 1) != 0;
+  if (counts && call.collective == Collective::all_to_all) call.elements = -1;
+  return words_of(call) + (counts ? ", in parts of given lengths" : "") +
+         (partial ? ", not rounded" : "");
+}
+
+bool has_counts(const Operation& operation) noexcept {
+  return !operation.input_counts.empty() || !operation.output_counts.empty();
+}
+
+std::span<const int64_t> common_counts(const Operation& operation) noexcept {
+  if (operation.collective == Collective::all_to_all) return {};
+  return operation.input_counts.empty() ? operation.output_counts : operation.input_counts;
+}
+
+uint64_t fingerprint(std::span<const int64_t> counts) noexcept {
+  uint64_t mixed = 0xcbf2'9ce4'8422'2325;  // FNV-1a over words
+  for (int64_t count : counts) mixed = (mixed ^ static_cast<uint64_t>(count)) * 0x100'0000'01b3;
+  return mixed;
 }
 
 std::string place_words(std::string_view file, uint32_t line) {

@@ -6,6 +6,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/call.h"
 
 namespace tutti {
 namespace detail {
@@ -19,10 +20,6 @@ constexpr std::chrono::microseconds kLongestNap{1'000};
 // How long a rank is asked how far it is before it counts as silent. A part of it may itself be
 // asking, for half as long.
 constexpr Millis kAskingLimit{500};
-
-bool is_message(const Operation& operation) {
-  return operation.collective == Collective::send || operation.collective == Collective::recv;
-}
 
 }  // namespace
 
@@ -60,7 +57,7 @@ HierEngine::HierEngine(HierParts parts)
 
 Ticket HierEngine::submit(std::span<const Operation> batch) {
   throw_if_failed();
-  if (!batch.empty() && is_message(batch.front())) {
+  if (!batch.empty() && is_message(batch.front().collective)) {
     const Ticket ticket = kMessage | ++messages_submitted_;
     try {
       messages_[ticket] = parts_.across->submit(batch);

@@ -5,6 +5,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::detail::mpi {
@@ -19,58 +20,12 @@ constexpr int64_t kInboxBytes = kCallBytes + kMpiInlineBytes;
 // Set in the tickets of messages.
 constexpr Ticket kMessageBit = Ticket{1} << 63;
 
-bool is_message(const Operation& operation) {
-  return operation.collective == Collective::send || operation.collective == Collective::recv;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::scatter || collective == Collective::gather;
-}
-
-// The counts as one number (FNV-1a): lists that differ are told apart, not shown.
-uint64_t digest(const std::vector<int64_t>& counts) {
-  uint64_t sum = 14695981039346656037u;
-  for (int64_t count : counts) sum = (sum ^ static_cast<uint64_t>(count)) * 1099511628211u;
-  return counts.empty() ? 0 : sum;
-}
-
-// Elements as every rank knows them: of one part where parts are equal, else of the whole; not
-// those of a buffer that counts on the root alone.
-int64_t common_elements(const Operation& operation) {
-  const bool counted = !operation.input_counts.empty() || !operation.output_counts.empty();
-  switch (operation.collective) {
-    case Collective::all_gather:
-    case Collective::gather: return counted ? 0 : operation.input.num_elements;
-    case Collective::reduce_scatter:
-    case Collective::scatter: return counted ? 0 : operation.output.num_elements;
-    default: return operation.output.num_elements;
-  }
-}
-
-DType dtype_of_call(const Operation& operation) {
-  switch (operation.collective) {
-    case Collective::all_gather:
-    case Collective::gather:
-    case Collective::all_to_all:
-    case Collective::reduce_scatter: return operation.input.dtype;
-    case Collective::barrier: return DType::float32;
-    default: return operation.output.dtype;
-  }
-}
-
 MpiCall call_of(const Operation& operation, uint64_t number) {
-  MpiCall call;
-  call.number = number;
-  call.collective = operation.collective;
-  call.dtype = dtype_of_call(operation);
-  if (reduces(operation.collective)) call.reduce = operation.reduce;
-  if (has_root(operation.collective)) call.root = operation.root;
-  call.partial = operation.partial ? 1 : 0;
-  call.num_elements = common_elements(operation);
-  if (operation.collective != Collective::all_to_all)
-    call.counts = digest(operation.input_counts) ^ (digest(operation.output_counts) << 1);
-  return call;
+  const std::span<const int64_t> counts = common_counts(operation);
+  return {.number = number,
+          .call = pack_call(operation),
+          .num_elements = detail::call_of(operation).elements,
+          .counts = counts.empty() ? 0 : fingerprint(counts)};
 }
 
 bool is_same_for_all(Collective collective) {
@@ -84,21 +39,9 @@ void copy_bytes(void* to, const void* from, int64_t bytes) {
 
 }  // namespace
 
-bool MpiCall::same_call(const MpiCall& other) const noexcept {
-  return number == other.number && collective == other.collective && reduce == other.reduce &&
-         dtype == other.dtype && partial == other.partial && root == other.root &&
-         num_elements == other.num_elements && counts == other.counts;
-}
-
 std::string MpiCall::words() const {
-  std::string text(name_of(collective));
-  if (collective == Collective::barrier) return text;
-  if (reduces(collective)) text += fmt::format(" ({})", name_of(reduce));
-  text += counts != 0 ? fmt::format(" of unequal parts (list {:04x}) of {}", counts & 0xffff,
-                                    name_of(dtype))
-                      : fmt::format(" of {} {}", num_elements, name_of(dtype));
-  if (has_root(collective)) text += fmt::format(", root {}", root);
-  return text;
+  const std::string text = call_words(call, num_elements);
+  return counts == 0 ? text : fmt::format("{} (list {:04x})", text, counts & 0xffff);
 }
 
 MpiEngine::MpiEngine(MpiProcess& process, GroupComms comms, std::vector<int> world_ranks,
@@ -131,7 +74,7 @@ Ticket MpiEngine::submit(std::span<const Operation> batch) {
   if (batch.empty()) return completed_;
   throw_if_failed(fmt::format("{} #{}", name_of(batch[0].collective), submitted_ + 1));
   try {
-    if (is_message(batch[0])) {
+    if (is_message(batch[0].collective)) {
       const Ticket ticket = ++batches_ | kMessageBit;
       for (const Operation& operation : batch) add_message(operation, ticket);
       advance();
@@ -269,8 +212,9 @@ void MpiEngine::take_announcement(int peer, int64_t bytes) {
   std::memcpy(&theirs, inbox(peer), sizeof theirs);
   const MemorySpan part = plan_.incoming(entry.operation, peer);
   MpiCall expected = entry.call;
-  if (expected.collective == Collective::all_to_all) expected.num_elements = part.num_elements;
-  if (!theirs.same_call(expected))
+  if (entry.operation.collective == Collective::all_to_all)
+    expected.num_elements = part.num_elements;
+  if (theirs != expected)
     fail(FailureKind::mismatch,
          fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
                      "  every rank must make the same calls in the same order",
@@ -347,7 +291,7 @@ void MpiEngine::finish_step() {
     return;
   }
   if (step_.num_elements == 0) return;
-  const DType dtype = dtype_of_call(operation);
+  const DType dtype = dtype_of(operation);
   const auto add = operation.partial ? reduce_partial : reduce_inputs;
   add(dtype, operation.reduce, shape_, step_.inputs, step_.output, step_.num_elements);
 }

@@ -20,14 +20,10 @@ namespace tutti::detail::mpi {
 /// What a rank says of an operation that it calls; a part of up to kMpiInlineBytes follows it.
 struct alignas(64) MpiCall {
   uint64_t number = 0;
-  Collective collective = Collective::barrier;
-  ReduceOp reduce = ReduceOp::sum;
-  DType dtype = DType::float32;
-  uint8_t partial = 0;
-  int32_t root = 0;
+  uint32_t call = 0;         ///< as pack_call()
   int64_t num_elements = 0;  ///< all_to_all: for the rank it is told to
-  uint64_t counts = 0;       ///< of the lists of counts that all ranks give alike
-  bool same_call(const MpiCall& other) const noexcept;
+  uint64_t counts = 0;       ///< of the list of counts that all ranks give alike
+  bool operator==(const MpiCall&) const = default;
   std::string words() const;  ///< "all_reduce (sum) of 10 float32"
 };
 static_assert(sizeof(MpiCall) == 64);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/comm/engine/detail/call.h"
+
 namespace tutti::detail::mpi {
 namespace {
 
@@ -32,11 +34,6 @@ void add(std::vector<MpiTransfer>& transfers, int peer, const MemorySpan& span) 
 }
 
 }  // namespace
-
-bool reduces(Collective collective) noexcept {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
 
 MemorySpan MpiPlan::part(const MemorySpan& whole, const std::vector<int64_t>& counts,
                          int rank) const {

@@ -72,7 +72,4 @@ class MpiPlan {
   int64_t chunk_bytes_;
 };
 
-/// Whether it adds.
-bool reduces(Collective collective) noexcept;
-
 }  // namespace tutti::detail::mpi

@@ -5,6 +5,7 @@
 // and a receive for each pair, in one group: NCCL runs them as one kernel.
 #include <numeric>
 
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/nccl/nccl_engine.h"
 
 namespace tutti::detail::nccl {
@@ -42,16 +43,6 @@ const ncclRedOp_t* op_of(ReduceOp op) {
   return nullptr;
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
-
-// What the reduction takes: the input where there is one.
-const MemorySpan& reduced(const Operation& operation) {
-  return operation.collective == Collective::reduce_scatter ? operation.input : operation.output;
-}
-
 // Partial results are neither divided nor rounded: a sum in place of a mean.
 ncclRedOp_t call_of(const Operation& operation) {
   const bool sums = operation.partial && operation.reduce == ReduceOp::mean;
@@ -73,15 +64,14 @@ void NcclEngine::refuse_what_nccl_has_not(const Operation& operation) const {
           fmt::format("{}, rank {} of {}: engine \"nccl\" reaches memory of CUDA device {} alone",
                       name_of(operation.collective), rank_, size_, device_));
   if (reduces(operation.collective)) {
-    const DType dtype = reduced(operation).dtype;
+    const DType dtype = dtype_of(operation);
     if (type_of(dtype) == nullptr) refuse(fmt::format("sums of {}", name_of(dtype)));
     if (op_of(operation.reduce) == nullptr)
       refuse(fmt::format("operation {}", name_of(operation.reduce)));
     if (operation.partial && is_floating(dtype) && size_of(dtype) == 2)
       refuse(fmt::format("partial sums of {} in float32", name_of(dtype)));
   }
-  const bool message =
-      operation.collective == Collective::send || operation.collective == Collective::recv;
+  const bool message = is_message(operation.collective);
   if (message && operation.tag != 0) refuse("tags: messages are told apart by their order alone");
   if (message && operation.root == kAnyRank) refuse("receive from any rank");
 }

@@ -1,4 +1,4 @@
-/// What a rank announces of an operation, what ranks compare, and how it is told in words.
+/// What a rank announces of an operation, and who gives what to whom in it.
 /// Pure. Thread rule: any thread.
 #pragma once
 
@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string>
 
 #include "tutti/comm/engine/detail/call.h"
 
@@ -41,18 +40,8 @@ struct Announced {
 };
 Announced announced_of(const Operation& operation, int rank, int size);
 
-bool has_counts(const Operation& operation) noexcept;
-/// A number that differs where lists of counts do.
-uint64_t fingerprint(std::span<const int64_t> counts) noexcept;
-/// The same list on every rank, so one that ranks compare; empty for all_to_all.
-std::span<const int64_t> common_counts(const Operation& operation) noexcept;
-
 /// Whether `rank` gives data to others, and whether it needs data of others, in chunks.
 bool stages(const Operation& operation, int rank) noexcept;
 bool drains(const Operation& operation, int rank) noexcept;
-
-/// Collective, reduction, dtype, root and flags in one word, and back as words.
-uint32_t pack_call(const Operation& operation) noexcept;
-std::string call_words(uint32_t call, int64_t num_elements);
 
 }  // namespace tutti::detail

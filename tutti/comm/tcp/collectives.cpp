@@ -19,10 +19,6 @@ constexpr int64_t kChunksARound = 2;
 constexpr int64_t kSmallestChunk = 16 << 10;
 constexpr size_t kFirstEntries = 64;
 
-bool is_message(Collective collective) {
-  return collective == Collective::send || collective == Collective::recv;
-}
-
 bool is_local(Step::Action action) {
   return action == Step::Action::combine || action == Step::Action::reduce ||
          action == Step::Action::copy;
@@ -51,7 +47,7 @@ TcpEngine::Entry& TcpEngine::add_entry(const Operation& operation) {
   }
   Entry& entry = entry_of(submitted_++);
   entry.operation = operation;
-  entry.call = call_word(operation);
+  entry.call = pack_call(operation);
   entry.elements = call_elements(operation, size_);
   entry.deadline.reset();
   return entry;

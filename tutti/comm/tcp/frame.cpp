@@ -4,8 +4,6 @@
 
 #include <numeric>
 
-#include "tutti/comm/engine/detail/call.h"
-
 namespace tutti::detail::tcp {
 namespace {
 
@@ -34,8 +32,6 @@ int64_t most_bytes(FrameKind kind) {
     default: return 0;
   }
 }
-
-constexpr uint32_t kPartialBit = 1 << 12;
 
 }  // namespace
 
@@ -74,16 +70,6 @@ std::string decode_header(std::span<const std::byte, kHeaderBytes> from, FrameHe
   return {};
 }
 
-uint32_t call_word(const Operation& operation) noexcept {
-  const Collective collective = operation.collective;
-  const DType dtype = dtype_of(operation);
-  return static_cast<uint32_t>(collective) |
-         (reduces(collective) ? static_cast<uint32_t>(operation.reduce) << 4 : 0) |
-         (collective != Collective::barrier ? static_cast<uint32_t>(dtype) << 8 : 0) |
-         (operation.partial ? kPartialBit : 0) |
-         (has_root(collective) ? static_cast<uint32_t>(operation.root) << 16 : 0);
-}
-
 int64_t call_elements(const Operation& operation, int size) noexcept {
   const auto whole = [&](const std::vector<int64_t>& counts, const MemorySpan& part) {
     return counts.empty() ? part.num_elements * size
@@ -99,33 +85,6 @@ int64_t call_elements(const Operation& operation, int size) noexcept {
       return operation.input_counts.empty() ? operation.input.num_elements : 0;
     default: return operation.output.num_elements;
   }
-}
-
-std::string words_of_call(uint32_t call, int64_t num_elements) {
-  const uint32_t collective_number = call & 0xf, reduce_number = call >> 4 & 0xf;
-  const uint32_t dtype_number = call >> 8 & 0xf;
-  if (collective_number > static_cast<uint32_t>(Collective::recv) ||
-      reduce_number > static_cast<uint32_t>(ReduceOp::logical_xor) ||
-      dtype_number > static_cast<uint32_t>(DType::float64))
-    return fmt::format("an unknown operation (0x{:08x})", call);
-  const auto collective = static_cast<Collective>(collective_number);
-  if (collective == Collective::barrier) return "barrier";
-  std::string words(name_of(collective));
-  if (reduces(collective))
-    words += fmt::format(" ({}{})", name_of(static_cast<ReduceOp>(reduce_number)),
-                         (call & kPartialBit) != 0 ? ", partial" : "");
-  // 0 stands for unequal counts here.
-  if (collective != Collective::all_to_all || num_elements > 0)
-    words += fmt::format(" of {}", num_elements);
-  else
-    words += " of";
-  words += fmt::format(" {}", name_of(static_cast<DType>(dtype_number)));
-  if (has_root(collective))
-    words += fmt::format(
-        " {} rank {}",
-        collective == Collective::reduce || collective == Collective::gather ? "to" : "from",
-        call >> 16);
-  return words;
 }
 
 }  // namespace tutti::detail::tcp

@@ -27,7 +27,7 @@ enum class FrameKind : uint8_t {
 
 struct FrameHeader {
   FrameKind kind = FrameKind::data;
-  uint32_t call = 0;     ///< data, answer: a call word; message, announce: the tag
+  uint32_t call = 0;     ///< data, answer: as pack_call(); message, announce: the tag
   uint32_t aux = 0;      ///< data: fingerprint of the options; failure: the kind; answer: flags
   uint64_t number = 0;   ///< data, answer: of the operation; announce, grant, part: of the message
   int64_t elements = 0;  ///< data, answer: of the call; announce, credit: bytes
@@ -46,12 +46,7 @@ void encode_header(const FrameHeader& header, std::span<std::byte, kHeaderBytes>
 /// unspecified. Lengths are within the bounds of the kind.
 std::string decode_header(std::span<const std::byte, kHeaderBytes> from, FrameHeader& header);
 
-/// What was called, in one word that two ranks can compare, and how many elements.
-uint32_t call_word(const Operation& operation) noexcept;
+/// Of a call: what two ranks can compare, and the schedule is made for.
 int64_t call_elements(const Operation& operation, int size) noexcept;
-
-/// "all_reduce (sum) of 10 float32", "broadcast of 10 float32 from rank 0", "barrier". Any word has
-/// words, since it may come from a peer.
-std::string words_of_call(uint32_t call, int64_t num_elements);
 
 }  // namespace tutti::detail::tcp

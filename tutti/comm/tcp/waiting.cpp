@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
 namespace tutti::detail::tcp {
@@ -224,8 +225,8 @@ void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expect
   const bool behind = got.number < completed_ && got.number + entries_.size() >= submitted_;
   const uint64_t number = behind ? got.number : completed_;
   const Entry& entry = entry_of(number);
-  const std::string mine = words_of_call(entry.call, entry.elements);
-  const std::string theirs = words_of_call(got.call, got.elements);
+  const std::string mine = call_words(entry.call, entry.elements);
+  const std::string theirs = call_words(got.call, got.elements);
   if (got.number != number)
     fail(FailureKind::mismatch,
          fmt::format("ranks disagree: rank {} is at operation #{} ({}), rank {} at operation #{} "
@@ -299,7 +300,7 @@ void TcpEngine::fail_late(Ticket ticket, Millis limit) {
 std::string TcpEngine::last_call_words(int rank) const {
   const Known& known = known_[static_cast<size_t>(rank)];
   if (!known.called) return "it has called nothing yet";
-  return fmt::format("its last call was {} (#{})", words_of_call(known.call, known.elements),
+  return fmt::format("its last call was {} (#{})", call_words(known.call, known.elements),
                      known.number + 1);
 }
 
@@ -380,7 +381,7 @@ FrameHeader TcpEngine::state_header(FrameKind kind) const {
   FrameHeader header{.kind = kind};
   if (now.operation == nullptr) return header;
   header.number = now.number;
-  header.call = call_word(*now.operation);
+  header.call = pack_call(*now.operation);
   header.elements = call_elements(*now.operation, size_);
   header.aux = now.in_it ? 3 : 1;  // bit 0: has called something; bit 1: is in it
   return header;
