@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/members.h"
 
 namespace tutti {
 namespace detail {
@@ -215,20 +216,9 @@ void HierEngine::abort(FailureKind kind, const std::string& text) noexcept {
 
 std::shared_ptr<Engine> HierEngine::split(int color, int key, Millis limit) {
   const Deadline deadline(limit);
-  std::array<int64_t, 2> mine{color, key};
-  std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(size()));
-  run({.collective = Collective::all_gather,
-       .input = span_of(std::span(mine)),
-       .output = {all.data(), 2 * int64_t{size()}, DType::int64},
-       .limit = limit});
+  const std::vector<int> members = members_of_color(*this, color, key, limit);
   ++splits_;
   if (color < 0) return nullptr;
-  std::vector<int> members;
-  for (int r = 0; r < size(); ++r)
-    if (all[static_cast<size_t>(r)][0] == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return all[static_cast<size_t>(a)][1] < all[static_cast<size_t>(b)][1];
-  });
   return parts_.regroup(fmt::format("split{}-{}", splits_, members.front()), members,
                         deadline.left());
 }

@@ -8,9 +8,9 @@
 // hosts. Little data is added up inside by every local rank, and crosses on every rail: that is one
 // exchange less.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/hier/hier_engine.h"
 
@@ -21,11 +21,6 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Up to here an exchange inside a host costs more than sending the same on every rail.
 constexpr int64_t kWholeBytes = 64 << 10;
-
-MemorySpan part_of(const MemorySpan& span, int64_t begin, int64_t count) {
-  return {static_cast<std::byte*>(span.data) + begin * size_of(span.dtype), count, span.dtype,
-          span.place};
-}
 
 }  // namespace
 
@@ -186,8 +181,7 @@ Program HierEngine::reduce(Entry& entry) {
   // The sum is made in a copy, since only root's buffer may change.
   const MemorySpan data = entry.operation.output;
   const Array copy = Array::zeros(data.dtype, {data.num_elements});
-  if (data.num_elements > 0)
-    std::memcpy(copy.data(), data.data, static_cast<size_t>(data.num_bytes()));
+  copy_bytes(copy.data(), data.data, data.num_bytes());
   Entry inner{entry.operation, entry.deadline, std::nullopt};
   inner.operation.output = copy.span();
   Program sum = all_reduce(inner);
@@ -195,8 +189,7 @@ Program HierEngine::reduce(Entry& entry) {
     const auto pending = sum.pending();
     co_await Program::Until{pending.engine, pending.ticket};
   }
-  if (entry.operation.root == rank() && data.num_elements > 0)
-    std::memcpy(data.data, copy.data(), static_cast<size_t>(data.num_bytes()));
+  if (entry.operation.root == rank()) copy_bytes(data.data, copy.data(), data.num_bytes());
 }
 
 Program HierEngine::reduce_scatter(Entry& entry) {
@@ -228,15 +221,14 @@ Program HierEngine::reduce_scatter(Entry& entry) {
     void* const mine = part_of(sum.span(), region.mine_begin, 0).data;
     if (!operation.partial)
       finish_partial(dtype, operation.reduce, partial.data(), mine, region.mine_count, size());
-    else if (region.mine_count > 0)
-      std::memcpy(mine, partial.data(), static_cast<size_t>(region.mine_count * size_of(wide)));
+    else
+      copy_bytes(mine, partial.data(), region.mine_count * size_of(wide));
   }
   co_await Program::Until{parts_.inside.get(), gather_inside(entry, own)};
   const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];
   const int64_t before = std::accumulate(first, first + local_, int64_t{0});
-  if (operation.output.num_elements > 0)
-    std::memcpy(operation.output.data, part_of(sum.span(), before, 0).data,
-                static_cast<size_t>(operation.output.num_bytes()));
+  copy_bytes(operation.output.data, part_of(sum.span(), before, 0).data,
+             operation.output.num_bytes());
 }
 
 Program HierEngine::all_gather(Entry& entry) {

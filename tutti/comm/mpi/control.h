@@ -29,6 +29,10 @@ struct GroupComms {
   MPI_Comm control = MPI_COMM_NULL;
 };
 
+/// Takes `collectives` over and adds the other two. Collective; blocks inside MPI, so every member
+/// must be known to have come.
+GroupComms complete_comms(MPI_Comm collectives);
+
 class Control {
  public:
   Control(MpiProcess& process, MPI_Comm comm);

@@ -1,14 +1,12 @@
 // split and allocate. MPI makes communicators and windows in blocking calls; each is entered only
 // once every member has said, within the limit, that it is there.
-#include "tutti/comm/mpi/groups.h"
-
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <sstream>
 #include <tuple>
 
 #include "tutti/base/host.h"
+#include "tutti/comm/engine/detail/members.h"
 #include "tutti/comm/mpi/mpi_engine.h"
 
 namespace tutti::detail::mpi {
@@ -32,17 +30,6 @@ std::vector<Wish> wishes_of(const std::vector<std::string>& texts) {
     wishes.push_back(wish);
   }
   return wishes;
-}
-
-// The host of each rank, as the shape has it.
-std::vector<int> hosts_of(const ReductionShape& shape) {
-  std::vector<int> hosts;
-  int host = 0;
-  for (int count : shape.replicas_per_host()) {
-    hosts.insert(hosts.end(), static_cast<size_t>(count), host);
-    ++host;
-  }
-  return hosts;
 }
 
 MPI_Win make_window(MPI_Comm comm, int64_t bytes) {
@@ -72,21 +59,6 @@ void* part_of(MPI_Win window, int rank) {
 }
 
 }  // namespace
-
-ReductionShape shape_of_hosts(const std::vector<int>& hosts) {
-  std::vector<int> counts;
-  std::set<int> seen;
-  for (size_t r = 0; r < hosts.size(); ++r) {
-    if (r > 0 && hosts[r] == hosts[r - 1]) {
-      ++counts.back();
-    } else {
-      if (!seen.insert(hosts[r]).second)
-        return ReductionShape::flat(static_cast<int>(hosts.size()));
-      counts.push_back(1);
-    }
-  }
-  return ReductionShape::hosts(counts);
-}
 
 GroupComms complete_comms(MPI_Comm collectives) {
   const auto lock = enter_mpi();

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tutti/base/log.h"
-#include "tutti/comm/mpi/groups.h"
+#include "tutti/comm/engine/detail/members.h"
 #include "tutti/comm/mpi/mpi_engine.h"
 
 namespace tutti {
@@ -117,7 +117,7 @@ std::shared_ptr<Engine> make_mpi(const MpiOptions& options) {
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<int> hosts;
   for (int r : ranks) hosts.push_back(process.host_of(r));
-  const ReductionShape shape = options.shape ? *options.shape : detail::mpi::shape_of_hosts(hosts);
+  const ReductionShape shape = options.shape ? *options.shape : detail::shape_of_hosts(hosts);
 
   MPI_Comm collectives = MPI_COMM_NULL;
   {

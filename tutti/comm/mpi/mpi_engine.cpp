@@ -6,6 +6,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::detail::mpi {
@@ -31,10 +32,6 @@ MpiCall call_of(const Operation& operation, uint64_t number) {
 bool is_same_for_all(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::all_gather ||
          collective == Collective::broadcast || collective == Collective::barrier;
-}
-
-void copy_bytes(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 }  // namespace

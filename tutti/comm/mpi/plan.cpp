@@ -1,9 +1,9 @@
 #include "tutti/comm/mpi/plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/spans.h"
 
 namespace tutti::detail::mpi {
 namespace {
@@ -12,13 +12,10 @@ constexpr int64_t kLine = 64;
 
 int64_t rounded_up(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-void* moved(const MemorySpan& span, int64_t elements) {
-  return static_cast<char*>(span.data) + elements * size_of(span.dtype);
-}
-
+// Nothing, where it has no such elements.
 MemorySpan cut(const MemorySpan& span, int64_t begin, int64_t end) {
   if (span.data == nullptr || begin >= end) return {nullptr, 0, span.dtype};
-  return {moved(span, begin), end - begin, span.dtype};
+  return part_of(span, begin, end - begin);
 }
 
 // Elements [first, second) of slice `rank` of `count`, on a line of a buffer that begins on one.
@@ -35,16 +32,6 @@ void add(std::vector<MpiTransfer>& transfers, int peer, const MemorySpan& span) 
 
 }  // namespace
 
-MemorySpan MpiPlan::part(const MemorySpan& whole, const std::vector<int64_t>& counts,
-                         int rank) const {
-  if (counts.empty()) {
-    const int64_t each = whole.num_elements / size_;
-    return cut(whole, each * rank, each * (rank + 1));
-  }
-  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
-  return cut(whole, begin, begin + counts[rank]);
-}
-
 MemorySpan MpiPlan::outgoing(const Operation& operation, int peer) const {
   const bool is_root = operation.root == rank_;
   switch (operation.collective) {
@@ -52,9 +39,10 @@ MemorySpan MpiPlan::outgoing(const Operation& operation, int peer) const {
     case Collective::reduce: return operation.root == peer ? operation.output : MemorySpan{};
     case Collective::broadcast: return is_root ? operation.output : MemorySpan{};
     case Collective::reduce_scatter:
-    case Collective::all_to_all: return part(operation.input, operation.input_counts, peer);
+    case Collective::all_to_all:
+      return part_of(operation.input, operation.input_counts, peer, size_);
     case Collective::scatter:
-      return is_root ? part(operation.input, operation.input_counts, peer) : MemorySpan{};
+      return is_root ? part_of(operation.input, operation.input_counts, peer, size_) : MemorySpan{};
     case Collective::all_gather: return operation.input;
     case Collective::gather: return operation.root == peer ? operation.input : MemorySpan{};
     default: return {};
@@ -68,12 +56,15 @@ MemorySpan MpiPlan::incoming(const Operation& operation, int peer) const {
     case Collective::reduce: return is_root ? operation.output : MemorySpan{};
     case Collective::broadcast: return operation.root == peer ? operation.output : MemorySpan{};
     // As long as the result, which may be of the accumulator's type.
-    case Collective::reduce_scatter: return part(operation.input, operation.input_counts, rank_);
+    case Collective::reduce_scatter:
+      return part_of(operation.input, operation.input_counts, rank_, size_);
     case Collective::all_to_all:
-    case Collective::all_gather: return part(operation.output, operation.output_counts, peer);
+    case Collective::all_gather:
+      return part_of(operation.output, operation.output_counts, peer, size_);
     case Collective::scatter: return operation.root == peer ? operation.output : MemorySpan{};
     case Collective::gather:
-      return is_root ? part(operation.output, operation.output_counts, peer) : MemorySpan{};
+      return is_root ? part_of(operation.output, operation.output_counts, peer, size_)
+                     : MemorySpan{};
     default: return {};
   }
 }
@@ -84,10 +75,6 @@ int64_t MpiPlan::chunk_elements(const Operation& operation) const {
   const MemorySpan& data = parts ? operation.input : operation.output;
   const int64_t bytes = parts ? chunk_bytes_ / size_ : chunk_bytes_;
   return std::max<int64_t>(1, bytes / kLine) * kLine / size_of(data.dtype);
-}
-
-int64_t MpiPlan::count_of(const Operation& operation, int rank) const {
-  return part(operation.input, operation.input_counts, rank).num_elements;
 }
 
 int MpiPlan::num_steps(const Operation& operation) const {
@@ -103,7 +90,7 @@ int MpiPlan::num_steps(const Operation& operation) const {
     case Collective::reduce_scatter: {
       int64_t longest = 0;
       for (int r = 0; r < size_; ++r) {
-        const MemorySpan part_r = part(operation.input, operation.input_counts, r);
+        const MemorySpan part_r = part_of(operation.input, operation.input_counts, r, size_);
         if (!is_inline(part_r)) longest = std::max(longest, part_r.num_elements);
       }
       return static_cast<int>((longest + chunk - 1) / chunk);
@@ -115,11 +102,12 @@ int MpiPlan::num_steps(const Operation& operation) const {
 int64_t MpiPlan::scratch_bytes(const Operation& operation) const {
   if (!reduces(operation.collective)) return 0;
   const bool parts = operation.collective == Collective::reduce_scatter;
-  const int64_t whole = parts ? count_of(operation, rank_) : operation.output.num_elements;
-  const DType dtype = parts ? operation.input.dtype : operation.output.dtype;
-  const int64_t chunk = std::min(whole, chunk_elements(operation));
+  const MemorySpan whole =
+      parts ? part_of(operation.input, operation.input_counts, rank_, size_) : operation.output;
+  const int64_t chunk =
+      std::min(whole.num_elements, chunk_elements(operation)) * size_of(whole.dtype);
   // A slice is at most two lines longer than an even share.
-  const int64_t piece = parts ? chunk * size_of(dtype) : chunk * size_of(dtype) / size_ + 2 * kLine;
+  const int64_t piece = parts ? chunk : chunk / size_ + 2 * kLine;
   return rounded_up(piece) * size_;
 }
 
@@ -211,7 +199,7 @@ void MpiPlan::scatter_parts(const Operation& operation, int index, std::byte* sc
                             MpiStep& step) const {
   const int64_t chunk = chunk_elements(operation);
   const auto chunk_of = [&](int r) {
-    const MemorySpan whole = part(operation.input, operation.input_counts, r);
+    const MemorySpan whole = part_of(operation.input, operation.input_counts, r, size_);
     if (is_inline(whole)) return MemorySpan{};
     return cut(whole, index * chunk, std::min(whole.num_elements, (index + 1) * chunk));
   };
@@ -227,7 +215,7 @@ void MpiPlan::scatter_parts(const Operation& operation, int index, std::byte* sc
     step.inputs.push_back(scratch + r * stride);
   }
   step.num_elements = mine.num_elements;
-  if (mine.num_elements > 0) step.output = moved(operation.output, index * chunk);
+  if (mine.num_elements > 0) step.output = part_of(operation.output, index * chunk, 0).data;
 }
 
 void MpiPlan::direct_step(const Operation& operation, MpiStep& step) const {

@@ -57,8 +57,6 @@ class MpiPlan {
 
  private:
   int64_t chunk_elements(const Operation& operation) const;
-  MemorySpan part(const MemorySpan& whole, const std::vector<int64_t>& counts, int rank) const;
-  int64_t count_of(const Operation& operation, int rank) const;
   void add_slices(const Operation& operation, int index, std::byte* scratch, MpiStep& step) const;
   void spread_slices(const Operation& operation, int index, std::byte* scratch,
                      MpiStep& step) const;

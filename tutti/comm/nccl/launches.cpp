@@ -3,9 +3,8 @@
 //
 // NCCL has equal parts alone. Unequal ones are a broadcast or a reduction for each part, or a send
 // and a receive for each pair, in one group: NCCL runs them as one kernel.
-#include <numeric>
-
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/nccl/nccl_engine.h"
 
 namespace tutti::detail::nccl {
@@ -76,22 +75,6 @@ void NcclEngine::refuse_what_nccl_has_not(const Operation& operation) const {
   if (message && operation.root == kAnyRank) refuse("receive from any rank");
 }
 
-MemorySpan NcclEngine::part(const MemorySpan& whole, const std::vector<int64_t>& counts,
-                            int rank) const {
-  MemorySpan cut = whole;
-  int64_t begin = 0;
-  if (counts.empty()) {
-    cut.num_elements = whole.num_elements / size_;
-    begin = cut.num_elements * rank;
-  } else {
-    cut.num_elements = counts[rank];
-    begin = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
-  }
-  if (cut.num_elements > 0)
-    cut.data = static_cast<char*>(whole.data) + begin * size_of(whole.dtype);
-  return cut;
-}
-
 void NcclEngine::call(const Operation& operation) {
   const MemorySpan& in = operation.input;
   const MemorySpan& out = operation.output;
@@ -133,7 +116,7 @@ void NcclEngine::reduce_parts(const Operation& operation) {
                                    call_of(operation), comm_, stream_),
                  "ncclReduceScatter");
   for (int r = 0; r < size_; ++r) {
-    const MemorySpan theirs = part(in, operation.input_counts, r);
+    const MemorySpan theirs = part_of(in, operation.input_counts, r, size_);
     if (theirs.num_elements == 0) continue;
     check(ncclReduce(theirs.data, r == rank_ ? out.data : nullptr,
                      static_cast<size_t>(theirs.num_elements), type, call_of(operation), r, comm_,
@@ -149,7 +132,7 @@ void NcclEngine::gather_parts(const Operation& operation) {
                                ncclUint8, comm_, stream_),
                  "ncclAllGather");
   for (int r = 0; r < size_; ++r) {
-    const MemorySpan theirs = part(operation.output, operation.output_counts, r);
+    const MemorySpan theirs = part_of(operation.output, operation.output_counts, r, size_);
     if (theirs.num_elements == 0) continue;
     check(ncclBroadcast(r == rank_ ? in.data : nullptr, theirs.data,
                         static_cast<size_t>(theirs.num_bytes()), ncclUint8, r, comm_, stream_),
@@ -164,12 +147,12 @@ void NcclEngine::exchange_parts(const Operation& operation) {
   const auto outgoing = [&](int r) {
     return operation.collective == Collective::gather
                ? operation.input
-               : part(operation.input, operation.input_counts, r);
+               : part_of(operation.input, operation.input_counts, r, size_);
   };
   const auto incoming = [&](int r) {
     return operation.collective == Collective::scatter
                ? operation.output
-               : part(operation.output, operation.output_counts, r);
+               : part_of(operation.output, operation.output_counts, r, size_);
   };
   if (sends && receives) copy_here(incoming(rank_), outgoing(rank_));
   const bool rooted = operation.collective != Collective::all_to_all;

@@ -97,7 +97,6 @@ class NcclEngine final : public Engine {
   void send_bytes(const MemorySpan& data, int to);
   void receive_bytes(const MemorySpan& data, int from);
   void copy_here(const MemorySpan& to, const MemorySpan& from);
-  MemorySpan part(const MemorySpan& whole, const std::vector<int64_t>& counts, int rank) const;
 
   const int rank_;
   const int size_;

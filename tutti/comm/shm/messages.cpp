@@ -6,7 +6,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/comm/shm/copy.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {

@@ -8,6 +8,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/host.h"
+#include "tutti/comm/engine/detail/members.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti {
@@ -127,12 +128,7 @@ std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limi
 std::shared_ptr<Engine> ShmEngine::split(int color, int key, Millis limit) {
   const Deadline deadline(limit);
   const auto left = [&] { return std::max(Millis{1}, deadline.left()); };
-  const std::vector<int64_t> colors = gather_numbers(*this, std::max(color, -1), left());
-  const std::vector<int64_t> keys = gather_numbers(*this, key, left());
-  std::vector<int> members;
-  for (int r = 0; r < size_; ++r)
-    if (color >= 0 && colors[r] == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return keys[a] < keys[b]; });
+  const std::vector<int> members = members_of_color(*this, color, key, left());
   const auto size = static_cast<int>(members.size());
 
   // The first member of each group makes its segment; all learn where, and whether that failed.

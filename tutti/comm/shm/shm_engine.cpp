@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/detail/check.h"
-#include "tutti/comm/shm/copy.h"
+#include "tutti/comm/engine/detail/spans.h"
 
 namespace tutti::detail {
 namespace {

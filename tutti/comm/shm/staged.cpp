@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "tutti/base/detail/check.h"
-#include "tutti/comm/shm/copy.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {

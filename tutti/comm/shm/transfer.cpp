@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
-#include "tutti/comm/shm/copy.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {

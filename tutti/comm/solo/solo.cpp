@@ -1,11 +1,10 @@
 #include "tutti/comm/solo/solo.h"
 
-#include <cstring>
-
 #include "tutti/base/array.h"
 #include "tutti/base/host.h"
 #include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/engine/detail/failures.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
@@ -46,10 +45,7 @@ class SoloEngine final : public Engine {
       case Collective::all_gather:
       case Collective::scatter:
       case Collective::gather:
-      case Collective::all_to_all:
-        if (to.data != from.data && to.num_elements > 0)
-          std::memcpy(to.data, from.data, static_cast<size_t>(to.num_bytes()));
-        break;
+      case Collective::all_to_all: detail::copy_bytes(to.data, from.data, to.num_bytes()); break;
       case Collective::broadcast:
       case Collective::barrier: break;
       case Collective::send:

@@ -5,6 +5,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/detail/call.h"
+#include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
@@ -23,8 +24,6 @@ bool is_local(Step::Action action) {
   return action == Step::Action::combine || action == Step::Action::reduce ||
          action == Step::Action::copy;
 }
-
-std::byte* bytes_of(const MemorySpan& span) { return static_cast<std::byte*>(span.data); }
 
 // The input is the output where an operation works in place.
 bool works_in_place(Collective collective) {

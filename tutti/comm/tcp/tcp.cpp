@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/members.h"
 #include "tutti/comm/solo/solo.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
@@ -42,27 +43,6 @@ std::vector<std::unique_ptr<Link>> take_control(TcpLinks& links) {
   std::vector<std::unique_ptr<Link>> all;
   for (TcpLinks::Peer& peer : links.peers) all.push_back(std::move(peer.control));
   return all;
-}
-
-// Members of the hosts of `shape`, when those of one host stand together.
-ReductionShape part_of(const ReductionShape& shape, const std::vector<int>& members) {
-  std::vector<int> host_of;
-  for (size_t h = 0; h < shape.replicas_per_host().size(); ++h)
-    host_of.insert(host_of.end(), static_cast<size_t>(shape.replicas_per_host()[h]),
-                   static_cast<int>(h));
-  std::vector<int> counts, hosts;
-  for (int member : members) {
-    const int host = host_of[static_cast<size_t>(member)];
-    if (!hosts.empty() && hosts.back() == host) {
-      ++counts.back();
-      continue;
-    }
-    if (std::find(hosts.begin(), hosts.end(), host) != hosts.end())
-      return ReductionShape::flat(static_cast<int>(members.size()));
-    hosts.push_back(host);
-    counts.push_back(1);
-  }
-  return ReductionShape::hosts(std::move(counts));
 }
 
 }  // namespace
@@ -111,19 +91,9 @@ TcpEngine::~TcpEngine() {
 
 std::shared_ptr<Engine> TcpEngine::split(int color, int key, Millis limit) {
   const Deadline deadline(limit);
-  std::vector<int64_t> mine = {color, key}, all(2 * static_cast<size_t>(size_));
-  run({.collective = Collective::all_gather,
-       .input = span_of(std::span(mine)),
-       .output = span_of(std::span(all)),
-       .limit = limit});
+  const std::vector<int> members = members_of_color(*this, color, key, limit);
   const int number = splits_++;
   if (color < 0) return nullptr;
-  std::vector<int> members;
-  for (int r = 0; r < size_; ++r)
-    if (all[2 * static_cast<size_t>(r)] == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return all[2 * static_cast<size_t>(a) + 1] < all[2 * static_cast<size_t>(b) + 1];
-  });
   if (members.size() == 1) return make_solo();
   if (!options_.connect)
     throw UsageError(
@@ -132,7 +102,10 @@ std::shared_ptr<Engine> TcpEngine::split(int color, int key, Millis limit) {
                     rank_, size_));
   TcpOptions options = options_;
   options.key = fmt::format("{}/{}.{}", options_.key, number, color);
-  options.shape = part_of(shape_, members);
+  std::vector<int> hosts;
+  for (const std::vector<int> all_hosts = hosts_of(shape_); int member : members)
+    hosts.push_back(all_hosts[static_cast<size_t>(member)]);
+  options.shape = shape_of_hosts(hosts);
   options.local_ranks = std::min(options_.local_ranks, static_cast<int>(members.size()));
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   TcpLinks links = options_.connect(options.key, members, static_cast<int>(place), deadline);

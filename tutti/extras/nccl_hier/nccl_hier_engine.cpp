@@ -10,11 +10,11 @@
 #include "tutti/extras/nccl_hier/detail/nccl_hier_engine.h"
 
 #include <algorithm>
-#include <numeric>
 #include <thread>
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/spans.h"
 
 namespace tutti {
 namespace detail::nccl {
@@ -25,11 +25,6 @@ constexpr auto kNap = std::chrono::microseconds(50);
 constexpr int kPolls = 200;
 // Parts begin on a line, as far as the data does.
 constexpr int64_t kLineBytes = 64;
-
-MemorySpan part_of(const MemorySpan& span, int64_t begin, int64_t count) {
-  return {static_cast<std::byte*>(span.data) + begin * size_of(span.dtype), count, span.dtype,
-          span.place};
-}
 
 Millis left_of(const Deadline& deadline) { return std::max(Millis{1}, deadline.left()); }
 
