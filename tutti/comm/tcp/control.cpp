@@ -1,7 +1,6 @@
 #include "tutti/comm/tcp/control.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
@@ -10,7 +9,6 @@
 namespace tutti::detail::tcp {
 namespace {
 
-constexpr size_t kStageBytes = 4096;
 // Frames of one peer in one go, so that all get their turn.
 constexpr int kFramesPerCall = 64;
 // Times the limit of flush() that a peer may take which reads little by little.
@@ -30,10 +28,7 @@ ControlLinks::ControlLinks(std::vector<std::unique_ptr<Link>> links, ControlHand
     Peer peer;
     peer.link = std::move(link);
     peer.closed = peer.link == nullptr;
-    if (peer.link != nullptr) {
-      peer.name = peer.link->peer();
-      peer.stage.resize(kStageBytes);
-    }
+    if (peer.link != nullptr) peer.name = peer.link->peer();
     peers_.push_back(std::move(peer));
   }
 }
@@ -97,40 +92,6 @@ void ControlLinks::read(int rank) {
   }
 }
 
-// A link is used by one thread at a time, and tell_all() may be writing.
-int64_t ControlLinks::read_some(Peer& peer, std::byte* to, int64_t bytes) {
-  const std::scoped_lock lock(mutex_);
-  return peer.link->read_some(to, bytes);
-}
-
-int64_t ControlLinks::take(Peer& peer, std::byte* to, int64_t bytes) {
-  const auto staged = std::min(bytes, static_cast<int64_t>(peer.stage_end - peer.stage_begin));
-  if (staged == 0) return read_some(peer, to, bytes);
-  std::memcpy(to, peer.stage.data() + peer.stage_begin, static_cast<size_t>(staged));
-  peer.stage_begin += static_cast<size_t>(staged);
-  return staged;
-}
-
-bool ControlLinks::fill_header(Peer& peer) {
-  const size_t there = peer.stage_end - peer.stage_begin;
-  if (there < kHeaderBytes) {
-    std::memmove(peer.stage.data(), peer.stage.data() + peer.stage_begin, there);
-    peer.stage_begin = 0;
-    peer.stage_end = there;
-    peer.stage_end += static_cast<size_t>(
-        read_some(peer, peer.stage.data() + there, static_cast<int64_t>(kStageBytes - there)));
-    if (peer.stage_end < kHeaderBytes) return false;
-  }
-  const std::byte* const at = peer.stage.data() + peer.stage_begin;
-  std::string why =
-      decode_header(std::span<const std::byte, kHeaderBytes>(at, kHeaderBytes), peer.header);
-  if (why.empty() && peer.header.kind == FrameKind::data)
-    why = "a frame of a data link on the control link";
-  if (!why.empty()) throw BadFrame{std::move(why)};
-  peer.stage_begin += kHeaderBytes;
-  return peer.has_header = true;
-}
-
 void ControlLinks::begin_payload(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   peer.received = 0;
@@ -144,13 +105,21 @@ void ControlLinks::begin_payload(int rank) {
 // True when a whole frame was read and handed on.
 bool ControlLinks::read_frame(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
+  // A link is used by one thread at a time, and tell_all() may be writing.
+  const auto read = [&](std::byte* to, int64_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    return peer.link->read_some(to, bytes);
+  };
   if (!peer.has_header) {
-    if (!fill_header(peer)) return false;
+    if (!peer.ahead.header(peer.header, read)) return false;
+    if (peer.header.kind == FrameKind::data)
+      throw BadFrame{"a frame of a data link on the control link"};
+    peer.has_header = true;
     begin_payload(rank);
   }
   const auto bytes = static_cast<int64_t>(peer.header.length);
   while (peer.received < bytes) {
-    const int64_t got = take(peer, peer.room + peer.received, bytes - peer.received);
+    const int64_t got = peer.ahead.take(peer.room + peer.received, bytes - peer.received, read);
     if (got == 0) return false;
     peer.received += got;
   }
@@ -269,7 +238,7 @@ void ControlLinks::flush(Millis quiet) noexcept {
 }
 
 void ControlLinks::drain() noexcept {
-  std::byte sink[kStageBytes];
+  std::byte sink[4096];
   for (Peer& peer : peers_) {
     if (peer.link == nullptr || peer.closed) continue;
     try {

@@ -7,7 +7,6 @@
 
 #include <poll.h>
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -92,9 +91,7 @@ class ControlLinks {
     State state = State::open;
     bool closed = false;
 
-    std::vector<std::byte> stage;  ///< read ahead
-    size_t stage_begin = 0;
-    size_t stage_end = 0;
+    ReadAhead ahead;
     bool has_header = false;
     FrameHeader header{};
     std::vector<std::byte> payload;
@@ -104,9 +101,6 @@ class ControlLinks {
 
   void read(int rank);
   bool read_frame(int rank);
-  int64_t read_some(Peer& peer, std::byte* to, int64_t bytes);
-  int64_t take(Peer& peer, std::byte* to, int64_t bytes);
-  bool fill_header(Peer& peer);
   void begin_payload(int rank);
   void write(int rank, bool report);
   int64_t bytes_left();

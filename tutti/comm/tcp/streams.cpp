@@ -1,8 +1,5 @@
 #include "tutti/comm/tcp/streams.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
@@ -11,6 +8,10 @@ namespace {
 
 // One call moves at most so much, so that both directions and all peers get their turn.
 constexpr int64_t kBytesPerCall = 1 << 20;
+
+auto reader_of(Link& link) {
+  return [&link](std::byte* to, int64_t bytes) { return link.read_some(to, bytes); };
+}
 
 const ReductionShape& pair_shape() {
   static const ReductionShape shape = ReductionShape::flat(2);
@@ -25,7 +26,6 @@ PeerStreams::PeerStreams(std::vector<std::unique_ptr<Link>> links, int64_t min_s
   for (auto& link : links) {
     DataLink d;
     d.link = std::move(link);
-    d.stage = std::make_unique<std::byte[]>(kStageBytes);
     links_.push_back(std::move(d));
   }
 }
@@ -131,25 +131,10 @@ bool PeerStreams::receive_on(DataLink& d) {
 
 // True once the whole header is there.
 bool PeerStreams::read_header(DataLink& d) {
-  if (d.stage_begin == d.stage_end) d.stage_begin = d.stage_end = 0;
-  if (d.stage_end - d.stage_begin < kHeaderBytes) {
-    std::memmove(d.stage.get(), d.stage.get() + d.stage_begin,
-                 static_cast<size_t>(d.stage_end - d.stage_begin));
-    d.stage_end -= d.stage_begin;
-    d.stage_begin = 0;
-    d.stage_end += d.link->read_some(d.stage.get() + d.stage_end, kStageBytes - d.stage_end);
-    if (d.stage_end < kHeaderBytes) return false;
-  }
-  const std::byte* const at = d.stage.get() + d.stage_begin;
-  if (std::string why =
-          decode_header(std::span<const std::byte, kHeaderBytes>(at, kHeaderBytes), d.header);
-      !why.empty())
-    throw BadFrame{std::move(why)};
+  if (!d.ahead.header(d.header, reader_of(*d.link))) return false;
   if (d.header.kind != FrameKind::data)
     throw BadFrame{"a frame of the control link on a data link"};
-  d.stage_begin += kHeaderBytes;
-  d.has_header = true;
-  return true;
+  return d.has_header = true;
 }
 
 void PeerStreams::check(const DataLink& d) const {
@@ -159,24 +144,17 @@ void PeerStreams::check(const DataLink& d) const {
     throw UnexpectedFrame{got, d.in_bytes};
 }
 
-// Up to `bytes`, from what was read ahead first; 0 when nothing is there.
-int64_t PeerStreams::take(DataLink& d, std::byte* to, int64_t bytes) {
-  const int64_t staged = std::min(bytes, d.stage_end - d.stage_begin);
-  if (staged == 0) return d.link->read_some(to, bytes);
-  std::memcpy(to, d.stage.get() + d.stage_begin, static_cast<size_t>(staged));
-  d.stage_begin += staged;
-  return staged;
-}
-
 bool PeerStreams::read_payload(DataLink& d) {
   int64_t moved = 0;
   while (d.in_done < d.in_bytes && moved < kBytesPerCall) {
     const int64_t left = d.in_bytes - d.in_done;
     int64_t got;
     if (sink_.operand == nullptr) {
-      got = take(d, sink_.to + d.in_offset + d.in_done, std::min(left, kBytesPerCall));
+      got = d.ahead.take(sink_.to + d.in_offset + d.in_done, std::min(left, kBytesPerCall),
+                         reader_of(*d.link));
     } else {
-      got = take(d, d.chunk.get() + d.chunk_fill, std::min(left, chunk_bytes_ - d.chunk_fill));
+      got = d.ahead.take(d.chunk.get() + d.chunk_fill, std::min(left, chunk_bytes_ - d.chunk_fill),
+                         reader_of(*d.link));
       d.chunk_fill += got;
     }
     if (got == 0) break;

@@ -4,9 +4,12 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/comm/tcp/frame.h"
@@ -26,6 +29,42 @@ struct UnexpectedFrame {
 /// Thrown when bytes are no frame: `why` has got and expected.
 struct BadFrame {
   std::string why;
+};
+
+/// Frames of a link, read through a small buffer, so that a short one costs one system call.
+/// `read(to, bytes)` gives what is there now.
+class ReadAhead {
+ public:
+  /// True once all of the next header is there. Throws BadFrame.
+  template <class Read>
+  bool header(FrameHeader& header, const Read& read) {
+    if (end_ - begin_ < kHeaderBytes) {
+      std::memmove(stage_.get(), stage_.get() + begin_, static_cast<size_t>(end_ - begin_));
+      end_ -= std::exchange(begin_, 0);
+      end_ += read(stage_.get() + end_, kStageBytes - end_);
+      if (end_ < kHeaderBytes) return false;
+    }
+    const std::span<const std::byte, kHeaderBytes> at(stage_.get() + begin_, kHeaderBytes);
+    if (std::string why = decode_header(at, header); !why.empty()) throw BadFrame{std::move(why)};
+    begin_ += kHeaderBytes;
+    return true;
+  }
+
+  /// Up to `bytes`, from what was read ahead first; 0 when nothing is there.
+  template <class Read>
+  int64_t take(std::byte* to, int64_t bytes, const Read& read) {
+    const int64_t staged = std::min(bytes, end_ - begin_);
+    if (staged == 0) return read(to, bytes);
+    std::memcpy(to, stage_.get() + begin_, static_cast<size_t>(staged));
+    begin_ += staged;
+    return staged;
+  }
+
+ private:
+  static constexpr int64_t kStageBytes = 4096;
+  std::unique_ptr<std::byte[]> stage_ = std::make_unique<std::byte[]>(kStageBytes);
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
 };
 
 /// Where a message goes: put at `to`, or combined with `operand` into `to`, chunk by chunk.
@@ -66,9 +105,6 @@ class PeerStreams {
   int num_links() const noexcept { return static_cast<int>(links_.size()); }
 
  private:
-  // Frames are read through a small buffer, so that a short one costs one system call.
-  static constexpr int64_t kStageBytes = 4096;
-
   struct DataLink {
     std::unique_ptr<Link> link;
 
@@ -86,9 +122,7 @@ class PeerStreams {
     int64_t in_done = 0;
     int64_t chunk_fill = 0;  ///< received, not combined yet
     std::unique_ptr<std::byte[]> chunk;
-    std::unique_ptr<std::byte[]> stage;
-    int64_t stage_begin = 0;
-    int64_t stage_end = 0;
+    ReadAhead ahead;
   };
 
   int stripes_of(int64_t bytes) const;
@@ -96,7 +130,6 @@ class PeerStreams {
   bool receive_on(DataLink& d);
   bool read_header(DataLink& d);
   bool read_payload(DataLink& d);
-  int64_t take(DataLink& d, std::byte* to, int64_t bytes);
   void check(const DataLink& d) const;
   void combine(DataLink& d);
 
