@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <numeric>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/base/typed.h"
 
 namespace tutti {
 namespace {
@@ -26,16 +26,11 @@ void combine(const std::vector<int>& leaves, int begin, int end,
 
 std::vector<int> read_counts(std::string_view text, char separator) {
   std::vector<int> counts;
-  while (true) {
-    const std::string_view word = text.substr(0, text.find(separator));
-    int count = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), count);
-    const bool whole = error == std::errc{} && rest == word.data() + word.size();
-    if (!whole || count < 1 || count > kMostReplicas) return {};
-    counts.push_back(count);
-    if (word.size() == text.size()) return counts;
-    text.remove_prefix(word.size() + 1);
+  for (const std::string_view word : parts_of(text, separator)) {
+    counts.push_back(number_in<int>(word).value_or(0));
+    if (counts.back() < 1 || counts.back() > kMostReplicas) return {};
   }
+  return counts;
 }
 
 }  // namespace

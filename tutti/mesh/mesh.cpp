@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::mesh {
 namespace {
@@ -32,11 +32,8 @@ Given given_by(std::string_view field, std::string_view text) {
   const auto axis = std::ranges::find(names, name);
   if (axis == names.end())
     throw UsageError(fmt::format("--mesh {}: {}", text, unknown_message("axis", name, names)));
-  int size = 0;
-  const std::string_view digits = equals == std::string_view::npos ? "" : field.substr(equals + 1);
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-  if (error != std::errc() || end != digits.data() + digits.size() || size < 1 ||
-      size > kMostOfAxis)
+  const int size = equals == field.npos ? 0 : number_in<int>(field.substr(equals + 1)).value_or(0);
+  if (size < 1 || size > kMostOfAxis)
     throw UsageError(
         fmt::format("--mesh {}: \"{}\"; expected {}=N, N 1 to {}", text, field, name, kMostOfAxis));
   return {static_cast<size_t>(axis - names.begin()), size};

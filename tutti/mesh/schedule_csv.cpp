@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/mesh/schedule.h"
 
 namespace tutti::mesh {
@@ -26,11 +26,8 @@ std::string_view cut(std::string_view& rest, char delimiter) {
 }
 
 std::optional<int> number_of(std::string_view digits) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < 0)
-    return std::nullopt;
-  return number;
+  const auto number = number_in<int>(digits);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 std::optional<Action> action_of(std::string_view field) {

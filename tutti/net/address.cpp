@@ -7,23 +7,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/typed.h"
 
 namespace tutti {
 namespace {
 
 /// A number from 0 to `most`, digits only.
 std::optional<int> parse_number(std::string_view text, int most) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (text.empty() || error != std::errc() || stop != end || value < 0 || value > most) return {};
-  return value;
+  const auto value = number_in<int>(text);
+  return value && *value >= 0 && *value <= most ? value : std::nullopt;
 }
 
 /// What people wrote, fit for a message: bounded, without control characters.

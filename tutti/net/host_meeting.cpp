@@ -1,12 +1,12 @@
 #include "tutti/net/host_meeting.h"
 
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/net/descriptor_giver.h"
 
 namespace tutti {
@@ -37,9 +37,7 @@ HostMeeting sort_out(const std::vector<std::string>& leaders, int rank) {
   std::map<int, int> host_of_leader;
   const int size = static_cast<int>(leaders.size());
   const auto leader_of = [&](int of) {
-    const std::string& text = leaders[static_cast<size_t>(of)];
-    int leader = -1;
-    std::from_chars(text.data(), text.data() + text.size(), leader);
+    const int leader = number_in<int>(leaders[static_cast<size_t>(of)]).value_or(-1);
     if (leader < 0 || leader > of) throw Mismatch(fmt::format("rank {} told no leader", of));
     return leader;
   };

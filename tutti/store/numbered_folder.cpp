@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
 #include <system_error>
@@ -14,6 +13,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/folders.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::store {
 namespace {
@@ -35,11 +35,8 @@ std::string NumberedFolder::name(int64_t number) const {
 
 std::optional<int64_t> NumberedFolder::number_of(std::string_view name) const {
   if (!name.starts_with(naming_.prefix)) return {};
-  int64_t number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, failure] = std::from_chars(name.data() + naming_.prefix.size(), end, number);
-  const bool whole = failure == std::errc{} && stop == end;
-  if (!whole || number < 0 || number == std::numeric_limits<int64_t>::max()) return {};
+  const auto number = number_in<int64_t>(name.substr(naming_.prefix.size()));
+  if (!number || *number < 0 || *number == std::numeric_limits<int64_t>::max()) return {};
   return number;
 }
 

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+
+#include "tutti/base/typed.h"
 
 namespace tutti::detail {
 namespace {
@@ -20,13 +21,6 @@ std::string_view next_word(std::string_view& rest) {
   const std::string_view word = rest.substr(0, end);
   rest.remove_prefix(std::min(end + 1, rest.size()));
   return word;
-}
-
-std::optional<int> number(std::string_view word) {
-  int value = 0;
-  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failure != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -47,7 +41,7 @@ std::vector<int> joined_workers(const Notice& message) {
   std::vector<int> workers = {message.worker};
   std::string_view rest = message.text;
   while (!rest.empty()) {
-    if (const auto worker = number(next_word(rest))) workers.push_back(*worker);
+    if (const auto worker = tutti::number_in<int>(next_word(rest))) workers.push_back(*worker);
   }
   return workers;
 }
@@ -56,8 +50,8 @@ std::optional<Notice> decode(std::string_view text) {
   const std::string_view word = next_word(text);
   for (size_t i = 0; i < kWords.size(); ++i) {
     if (word != kWords[i]) continue;
-    const auto worker = number(next_word(text));
-    const auto count = number(next_word(text));
+    const auto worker = tutti::number_in<int>(next_word(text));
+    const auto count = tutti::number_in<int>(next_word(text));
     if (!worker || !count) return std::nullopt;
     return Notice{static_cast<Notice::Kind>(i), *worker, *count, std::string(text)};
   }

@@ -3,12 +3,11 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti {
@@ -16,14 +15,12 @@ namespace {
 
 int number_in(const char* variable) {
   const char* text = std::getenv(variable);
-  int value = -1;
-  const char* end = text + std::strlen(text);
-  const auto [stop, failure] = std::from_chars(text, end, value);
-  if (failure != std::errc{} || stop != end || value < 0) {
+  const auto value = tutti::number_in<int>(text);
+  if (!value || *value < 0) {
     throw UsageError(fmt::format("{}=\"{}\": expected a number from 0 on, as `tutti run` sets it",
                                  variable, text));
   }
-  return value;
+  return *value;
 }
 
 int descriptor_in(const char* variable) {

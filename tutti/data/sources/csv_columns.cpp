@@ -1,7 +1,6 @@
 #include "tutti/data/sources/csv_columns.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/typed.h"
 #include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/number_words.h"
 
@@ -20,13 +20,6 @@ namespace {
 
 // Whole numbers up to here are float32 each.
 constexpr int64_t kMostExact = int64_t{1} << 24;
-
-std::optional<int64_t> whole_number_in(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 // One field of all rows: what it may be, and its values as that.
 struct Field {
@@ -48,7 +41,7 @@ struct Field {
       return;
     }
     any = true;
-    const auto value = whole_number_in(text);
+    const auto value = number_in<int64_t>(text);
     whole = whole && value;
     exact = exact && value && std::abs(*value) <= kMostExact;
     const auto read = number_in_field(text);
@@ -90,7 +83,7 @@ struct Field {
 
   void add(std::string_view text, bool missing) {
     if (whole) {
-      wholes.push_back(*whole_number_in(text));
+      wholes.push_back(*number_in<int64_t>(text));
     } else if (number) {
       numbers.push_back(missing ? std::numeric_limits<float>::quiet_NaN()
                                 : static_cast<float>(*number_in_field(text)));

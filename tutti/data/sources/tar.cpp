@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -91,11 +92,9 @@ void read_pax(std::string_view text, Said& said) {
       throw DataError("a sparse file in a tar is not read\n  pack it without --sparse");
     if (key == "path") said.name = std::string(value);
     if (key == "size") {
-      int64_t bytes = -1;
-      const auto parsed = std::from_chars(value.data(), value.data() + value.size(), bytes);
-      if (parsed.ec != std::errc() || parsed.ptr != value.data() + value.size() || bytes < 0)
+      said.bytes = number_in<int64_t>(value);
+      if (!said.bytes || *said.bytes < 0)
         throw DataError("a pax header is damaged: its size is no number");
-      said.bytes = bytes;
     }
     text.remove_prefix(length);
   }

@@ -1,13 +1,13 @@
 #include "tutti/data/sources/detail/tar_members.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/tar.h"
@@ -27,12 +27,11 @@ std::string_view last_part(std::string_view ending) { return ending.substr(endin
 Array integer_of(std::string_view text, std::string_view words) {
   while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos)
     text.remove_suffix(1);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
+  const auto value = number_in<int64_t>(text);
+  if (!value)
     throw DataError(fmt::format("member \"{}\": got \"{}\", expected a number in decimal digits",
                                 words, text.substr(0, 40)));
-  return scalar(value);
+  return scalar(*value);
 }
 
 Array array_of_npy(const Array& bytes, std::string_view words) {

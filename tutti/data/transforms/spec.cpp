@@ -1,11 +1,11 @@
 #include "tutti/data/transforms/detail/spec.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -69,11 +69,9 @@ SpecReader::Part SpecReader::parse_part(std::string_view text) const {
   while (!text.empty()) {
     const std::string_view word = take_until(text, ' ');
     if (word.empty() || word == "to") continue;
-    double value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size() || !std::isfinite(value))
-      fail(fmt::format("got \"{}\", expected a number", word));
-    part.values.push_back(value);
+    const auto value = number_in<double>(word);
+    if (!value) fail(fmt::format("got \"{}\", expected a number", word));
+    part.values.push_back(*value);
   }
   if (part.key.empty() && part.values.size() != 1) fail("expected a comma between numbers");
   return part;

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -34,18 +35,13 @@ const MdsNumber* mds_number(std::string_view name) {
 
 std::vector<int64_t> parse_sizes(std::string_view text, const std::string& encoding) {
   std::vector<int64_t> sizes;
-  while (true) {
-    int64_t size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    const auto digits = static_cast<size_t>(end - text.data());
-    const bool more = digits < text.size() && text[digits] == ',';
-    if (error != std::errc() || size < 1 || (digits < text.size() && !more))
+  for (const std::string_view part : parts_of(text, ',')) {
+    sizes.push_back(number_in<int64_t>(part).value_or(0));
+    if (sizes.back() < 1)
       throw DataError(
           fmt::format("encoding \"{}\": expected sizes >= 1 as in ndarray:float32:3,4", encoding));
-    sizes.push_back(size);
-    if (!more) return sizes;
-    text.remove_prefix(digits + 1);
   }
+  return sizes;
 }
 
 MdsColumn ndarray_column(MdsColumn column, std::string_view settings) {

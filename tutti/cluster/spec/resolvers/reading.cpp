@@ -1,7 +1,7 @@
 // Reading of numbers and names, and the words for what is wrong with them.
-#include <charconv>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
@@ -22,10 +22,8 @@ std::string first_set(const Variables& variables, const std::vector<std::string>
 std::optional<int> number_in(const Variables& variables, const std::string& name, int low) {
   const std::string* text = value_of(variables, name);
   if (text == nullptr) return std::nullopt;
-  int value = 0;
-  const char* end = text->data() + text->size();
-  const auto [stop, failure] = std::from_chars(text->data(), end, value);
-  if (failure != std::errc{} || stop != end || value < low) {
+  const auto value = tutti::number_in<int>(*text);
+  if (!value || *value < low) {
     throw UsageError(
         fmt::format("{}=\"{}\": expected a whole number from {} on", name, *text, low));
   }

@@ -4,9 +4,9 @@
 //   entry  = {letters | "[" range {"," range} "]"}     several brackets: all combinations
 //   range  = number | number "-" number                leading zeros are kept
 //   counts = number ["(x" number ")"] {"," ...}
-#include <charconv>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
@@ -39,11 +39,9 @@ class Cursor {
     return text_.substr(begin, at_ - begin);
   }
   int value_of_digits(std::string_view digits) const {
-    int value = 0;
-    const auto [stop, failure] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (failure != std::errc{}) fail(fmt::format("the number {} is too large", digits));
-    return value;
+    const auto value = tutti::number_in<int>(digits);
+    if (!value) fail(fmt::format("the number {} is too large", digits));
+    return *value;
   }
 
   [[noreturn]] void fail(const std::string& why) const {

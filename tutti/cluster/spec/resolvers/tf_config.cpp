@@ -8,12 +8,12 @@
 // gaps for "ps" alone, since the number of workers has to be known.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
@@ -48,11 +48,8 @@ int index_of(const Json& value, const std::string& what) {
     const int64_t number = value.get<int64_t>();
     if (number >= 0 && number < kMostTasks) return static_cast<int>(number);
   } else if (value.is_string()) {
-    const auto& text = value.text();
-    int number = -1;
-    const char* end = text.data() + text.size();
-    const auto [stop, failure] = std::from_chars(text.data(), end, number);
-    if (failure == std::errc{} && stop == end && number >= 0 && number < kMostTasks) return number;
+    const auto number = tutti::number_in<int>(value.text());
+    if (number && *number >= 0 && *number < kMostTasks) return *number;
   }
   refuse(fmt::format("{} is {}, expected a whole number from 0 on", what, dump_json(value)));
 }
