@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/npy.h"
 
 namespace tutti::data {
@@ -28,7 +29,7 @@ void scale_row(const uint8_t* __restrict ink, float* __restrict x) {
   for (int64_t i = 0; i < kPixels; ++i) x[i] = static_cast<float>(ink[i]) * kScale;
 }
 
-class QuickdrawSource final : public Source {
+class QuickdrawSource final : public detail::SourceInMemory {
  public:
   // pixels[c] holds the rows of names[c], uint8 [rows, 784].
   QuickdrawSource(std::vector<std::string> names, std::vector<Array> pixels)
@@ -43,13 +44,6 @@ class QuickdrawSource final : public Source {
         {.name = "x", .dtype = DType::float32, .shape = {1, kSide, kSide}},
         {.name = "y", .dtype = DType::int64, .shape = {}}};
     return kColumns;
-  }
-
-  Batch gather(std::span<const int64_t> rows) const override {
-    const auto size = static_cast<int64_t>(rows.size());
-    Batch batch{{make_column(columns()[0], size), make_column(columns()[1], size)}, size};
-    gather_into(rows, batch.columns);
-    return batch;
   }
 
   void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {

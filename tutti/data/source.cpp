@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/detail/content.h"
+#include "tutti/data/detail/source_in_memory.h"
 
 namespace tutti::data {
 
@@ -39,7 +40,7 @@ void copy_column(const Array& from, const Array& to, const Column& column) {
 }
 
 // Rows of arrays in memory, copied as they are.
-class ArraySource final : public Source {
+class ArraySource final : public detail::SourceInMemory {
  public:
   explicit ArraySource(std::vector<Array> arrays) : arrays_(std::move(arrays)) {
     if (arrays_.empty()) throw UsageError("from_arrays: expected one array or more, got none");
@@ -58,13 +59,6 @@ class ArraySource final : public Source {
 
   int64_t num_rows() const override { return arrays_[0].shape()[0]; }
   const std::vector<Column>& columns() const override { return columns_; }
-
-  Batch gather(std::span<const int64_t> rows) const override {
-    Batch batch{.columns = {}, .size = static_cast<int64_t>(rows.size())};
-    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
-    gather_into(rows, batch.columns);
-    return batch;
-  }
 
   void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
     for (size_t c = 0; c < arrays_.size(); ++c) {

@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/table_rows.h"
 #include "tutti/data/sources/detail/table_text.h"
@@ -25,7 +26,7 @@ struct TableValues {
   std::vector<int64_t> lines;
 };
 
-class TableSource final : public Source {
+class TableSource final : public detail::SourceInMemory {
  public:
   TableSource(TableSpec spec, bool labelled, TableValues table, std::string where,
               std::string fingerprint)
@@ -48,13 +49,6 @@ class TableSource final : public Source {
   }
   std::string fingerprint() const override { return fingerprint_; }
   std::vector<int64_t> first_rows_of_files() const override { return {0}; }
-
-  Batch gather(std::span<const int64_t> rows) const override {
-    Batch batch{.columns = {}, .size = std::ssize(rows)};
-    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
-    gather_into(rows, batch.columns);
-    return batch;
-  }
 
   void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
     size_t place = 0;

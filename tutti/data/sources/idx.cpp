@@ -7,6 +7,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/data/detail/gzip.h"
+#include "tutti/data/detail/source_in_memory.h"
+#include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data {
 namespace {
@@ -86,7 +88,7 @@ void swap_idx_elements(Array& array) {
     for (int64_t i = 0; i < array.num_elements(); ++i, at += bytes) std::reverse(at, at + bytes);
 }
 
-class IdxSource final : public Source {
+class IdxSource final : public detail::SourceInMemory {
  public:
   IdxSource(Array images, std::vector<int64_t> labels, std::vector<std::string> classes,
             const IdxOptions& options, std::string where, std::string fingerprint)
@@ -109,13 +111,6 @@ class IdxSource final : public Source {
   std::string where(int64_t row) const override { return fmt::format("{}, row {}", where_, row); }
   std::string fingerprint() const override { return fingerprint_; }
   std::vector<int64_t> first_rows_of_files() const override { return {0}; }
-
-  Batch gather(std::span<const int64_t> rows) const override {
-    Batch batch{.columns = {}, .size = std::ssize(rows)};
-    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
-    gather_into(rows, batch.columns);
-    return batch;
-  }
 
   void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
     if (rows.empty() || num_rows() == 0) return;
@@ -202,13 +197,6 @@ std::vector<int64_t> read_labels(const fs::path& path, int64_t images, const Idx
   return labels;
 }
 
-std::vector<std::string> numbered_classes(const std::vector<int64_t>& labels) {
-  std::vector<std::string> names;
-  const int64_t count = labels.empty() ? 0 : *std::ranges::max_element(labels) + 1;
-  for (int64_t label = 0; label < count; ++label) names.push_back(std::to_string(label));
-  return names;
-}
-
 }  // namespace
 
 Array read_idx(const fs::path& path, const FilesHandle& files) {
@@ -254,7 +242,8 @@ Dataset idx(const fs::path& images, IdxOptions options) {
     if (options.labels.empty()) options.labels = find_labels(images, *options.files);
     labels = read_labels(options.labels, array.shape()[0], options);
     files.push_back(options.files->info(options.labels));
-    classes = options.classes.empty() ? numbered_classes(labels) : options.classes;
+    const int64_t numbers = labels.empty() ? 0 : std::ranges::max(labels) + 1;
+    classes = options.classes.empty() ? detail::numbered_classes(numbers) : options.classes;
   }
   const std::string words = fmt::format("idx scale {} {}", options.scale, fingerprint_of(files));
   return Dataset(std::make_shared<IdxSource>(std::move(array), std::move(labels),

@@ -14,6 +14,7 @@
 #include "tutti/data/sources/detail/in_parallel.h"
 #include "tutti/data/sources/detail/photo_columns.h"
 #include "tutti/data/sources/detail/record_sources.h"
+#include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/detail/tar_members.h"
 #include "tutti/data/sources/recognise.h"
 
@@ -153,12 +154,6 @@ int64_t count_classes(const Source& source, const std::string& label) {
   return most + 1;
 }
 
-std::vector<std::string> numbered_classes(int64_t count) {
-  std::vector<std::string> names;
-  for (int64_t label = 0; label < count; ++label) names.push_back(std::to_string(label));
-  return names;
-}
-
 // Two columns of records, as image_folder() names them.
 class PhotoRecordsSource final : public SampleSource {
  public:
@@ -206,7 +201,8 @@ class PhotoRecordsSource final : public SampleSource {
 // Classes that have no names but their numbers are taken by them.
 std::vector<int64_t> places_among(const std::vector<std::string>& classes,
                                   const std::vector<std::string>& own, const fs::path& path) {
-  if (own.empty() || own == classes || classes == numbered_classes(std::ssize(classes))) return {};
+  if (own.empty() || own == classes || classes == detail::numbered_classes(std::ssize(classes)))
+    return {};
   std::vector<int64_t> places;
   for (const std::string& name : own) {
     const auto found = std::ranges::find(classes, name);
@@ -283,7 +279,8 @@ Dataset photo_records(const fs::path& path, const PhotoRecordsOptions& options) 
   std::vector<std::string> classes = options.classes.empty() ? own : options.classes;
   std::vector<int64_t> places = places_among(classes, own, path);
   if (classes.empty())
-    classes = numbered_classes(count_classes(*record_source(path, {label}, options.files), label));
+    classes = detail::numbered_classes(
+        count_classes(*record_source(path, {label}, options.files), label));
   if (classes.size() < 2)
     throw DataError(
         fmt::format("{}: got one class ({} is 0 in all samples), expected two or more: with one "

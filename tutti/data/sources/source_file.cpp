@@ -24,13 +24,23 @@ void require_unchanged(const Files& files, const std::filesystem::path& path,
       path.string(), now.bytes, now.modified_ns, known.bytes, known.modified_ns));
 }
 
+void make_lower(std::string& text) {
+  for (char& letter : text)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+}
+
 bool has_ending(std::string_view name, std::span<const std::string> endings) {
   std::string lower(name);
-  for (char& letter : lower)
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  make_lower(lower);
   return std::ranges::any_of(endings, [&](const std::string& ending) {
     return lower.size() > ending.size() && lower.ends_with(ending);
   });
+}
+
+std::vector<std::string> numbered_classes(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t label = 0; label < count; ++label) names.push_back(std::to_string(label));
+  return names;
 }
 
 std::string quoted_words(std::string_view text) {

@@ -10,6 +10,7 @@
 #include "tutti/base/typed.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/detail/file_rows.h"
+#include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/detail/tar.h"
 #include "tutti/data/sources/webdataset.h"
 
@@ -57,9 +58,7 @@ MemberName member_name(std::string_view name) {
   const size_t dot = name.find('.', base);
   if (dot == std::string_view::npos || dot == base) return {};
   MemberName parts{name.substr(0, dot), std::string(name.substr(dot + 1))};
-  std::ranges::transform(parts.ending, parts.ending.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  });
+  make_lower(parts.ending);
   return parts;
 }
 

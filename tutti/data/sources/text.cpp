@@ -10,13 +10,13 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
+#include "tutti/data/detail/source_in_memory.h"
+#include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 struct CodePoint {
   char32_t value = 0;
@@ -56,7 +56,7 @@ std::string character_words(std::string_view bytes, char32_t value) {
 // Calls with (code point, byte offset) for each character.
 template <class Action>
 void each_character(std::string_view text, const std::string& where, Action&& action) {
-  size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  size_t at = text.starts_with(detail::kByteOrderMark) ? detail::kByteOrderMark.size() : 0;
   while (at < text.size()) {
     const auto character = first_character(text.substr(at));
     if (!character)
@@ -101,7 +101,7 @@ std::pair<Vocabulary, std::vector<std::string>> vocabulary_of(std::string_view t
   return {std::move(labels), std::move(classes)};
 }
 
-class TextSource final : public Source {
+class TextSource final : public detail::SourceInMemory {
  public:
   TextSource(std::vector<int32_t> units, int64_t first_unit, std::vector<std::string> classes,
              TextOptions options, std::string where, std::string fingerprint)
@@ -126,13 +126,6 @@ class TextSource final : public Source {
     return fmt::format("{}, {} {} to {}", where_,
                        options_.unit == TextUnit::bytes ? "bytes" : "characters", begin,
                        begin + options_.length + 1);
-  }
-
-  Batch gather(std::span<const int64_t> rows) const override {
-    Batch batch{.columns = {}, .size = std::ssize(rows)};
-    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
-    gather_into(rows, batch.columns);
-    return batch;
   }
 
   void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
