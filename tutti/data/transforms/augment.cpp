@@ -102,31 +102,15 @@ Array apply_augmentation(Array image, const Augmentation& augmentation) {
 namespace tutti::data::transforms {
 namespace {
 
+using data::detail::ImageTransform;
 using data::detail::Pixel;
-using data::detail::require_image;
 using data::detail::require_option;
 using data::detail::SpecWriter;
 
-// Same columns in and out.
-class AugmentTransform : public data::detail::ColumnTransform {
+class ColorJitter final : public ImageTransform {
  public:
-  bool draws() const override { return true; }
-
- private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::bytes);
-    return in;
-  }
-  Array value(Array in, Draw& draw) const override {
-    require_image(*this, in, Pixel::bytes);
-    return augmented(std::move(in), draw);
-  }
-  virtual Array augmented(Array in, Draw& draw) const = 0;
-};
-
-class ColorJitter final : public AugmentTransform {
- public:
-  explicit ColorJitter(ColorJitterOptions options) : options_(options) {
+  explicit ColorJitter(ColorJitterOptions options)
+      : ImageTransform(Pixel::bytes), options_(options) {
     for (double spread : {options.brightness, options.contrast, options.saturation, options.hue})
       require_option(spread >= 0 && std::isfinite(spread), name(), "numbers of 0 or more");
     require_option(options.hue <= 0.5, name(), "hue of at most 0.5, half a circle");
@@ -140,18 +124,20 @@ class ColorJitter final : public AugmentTransform {
         .option("hue", {options_.hue}, {0})
         .text();
   }
+  bool draws() const override { return true; }
 
  private:
-  Array augmented(Array in, Draw& draw) const override {
+  Array image_of(Array in, Draw& draw) const override {
     return apply_jitter(std::move(in), data::detail::draw_jitter(options_, draw));
   }
 
   ColorJitterOptions options_;
 };
 
-class RandAugment final : public AugmentTransform {
+class RandAugment final : public ImageTransform {
  public:
-  RandAugment(int64_t num_ops, int64_t magnitude) : num_ops_(num_ops), magnitude_(magnitude) {
+  RandAugment(int64_t num_ops, int64_t magnitude)
+      : ImageTransform(Pixel::bytes), num_ops_(num_ops), magnitude_(magnitude) {
     require_option(num_ops >= 0, name(), "0 operations or more");
     require_option(magnitude >= 0 && magnitude <= data::detail::kMostMagnitude, name(),
                    fmt::format("a magnitude of 0 to {}", data::detail::kMostMagnitude));
@@ -163,9 +149,10 @@ class RandAugment final : public AugmentTransform {
         .number(static_cast<double>(magnitude_))
         .text();
   }
+  bool draws() const override { return true; }
 
  private:
-  Array augmented(Array in, Draw& draw) const override {
+  Array image_of(Array in, Draw& draw) const override {
     for (int64_t i = 0; i < num_ops_; ++i) {
       const auto next =
           data::detail::draw_augmentation(in.shape()[1], in.shape()[2], magnitude_, draw);

@@ -9,9 +9,8 @@ namespace tutti::data::transforms {
 namespace {
 
 using data::detail::Box;
-using data::detail::ColumnTransform;
+using data::detail::ImageTransform;
 using data::detail::Pixel;
-using data::detail::require_image;
 using data::detail::require_option;
 using data::detail::SpecWriter;
 using data::detail::whole_axis;
@@ -22,10 +21,16 @@ Array resized(const Array& image, const Box& box, const Size& size) {
       whole_axis(static_cast<double>(box.left), static_cast<double>(box.width), size.width));
 }
 
-class Resize final : public ColumnTransform {
+Column with_size(Column column, const Size& size) {
+  column.shape = {column.shape[0], size.height, size.width};
+  return column;
+}
+
+class Resize final : public ImageTransform {
  public:
   // shorter_edge 0: to `size`
-  Resize(int64_t shorter_edge, Size size) : shorter_edge_(shorter_edge), size_(size) {
+  Resize(int64_t shorter_edge, Size size)
+      : ImageTransform(Pixel::bytes), shorter_edge_(shorter_edge), size_(size) {
     require_option(size.height >= 1 && size.width >= 1, name(), "sides of 1 pixel or more");
   }
 
@@ -37,18 +42,13 @@ class Resize final : public ColumnTransform {
   }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::bytes);
-    Column out = in;
+  Column column_of(const Column& in) const override {
     const bool known = in.shape[1] != kAnySize && in.shape[2] != kAnySize;
-    const Size size =
-        shorter_edge_ == 0 || known ? size_for(in.shape[1], in.shape[2]) : Size(kAnySize);
-    out.shape = {in.shape[0], size.height, size.width};
-    return out;
+    return with_size(
+        in, shorter_edge_ == 0 || known ? size_for(in.shape[1], in.shape[2]) : Size(kAnySize));
   }
 
-  Array value(Array in, Draw&) const override {
-    require_image(*this, in, Pixel::bytes);
+  Array image_of(Array in, Draw&) const override {
     const int64_t height = in.shape()[1], width = in.shape()[2];
     return resized(in, {.height = height, .width = width}, size_for(height, width));
   }
@@ -62,9 +62,10 @@ class Resize final : public ColumnTransform {
   Size size_;
 };
 
-class RandomResizedCrop final : public ColumnTransform {
+class RandomResizedCrop final : public ImageTransform {
  public:
-  RandomResizedCrop(Size size, RandomResizedCropOptions options) : size_(size), options_(options) {
+  RandomResizedCrop(Size size, RandomResizedCropOptions options)
+      : ImageTransform(Pixel::bytes), size_(size), options_(options) {
     data::detail::require_crop_options(name(), size, options);
   }
 
@@ -80,15 +81,9 @@ class RandomResizedCrop final : public ColumnTransform {
   bool draws() const override { return true; }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::bytes);
-    Column out = in;
-    out.shape = {in.shape[0], size_.height, size_.width};
-    return out;
-  }
+  Column column_of(const Column& in) const override { return with_size(in, size_); }
 
-  Array value(Array in, Draw& draw) const override {
-    require_image(*this, in, Pixel::bytes);
+  Array image_of(Array in, Draw& draw) const override {
     return resized(in, data::detail::draw_crop(in.shape()[1], in.shape()[2], options_, draw),
                    size_);
   }
@@ -97,7 +92,7 @@ class RandomResizedCrop final : public ColumnTransform {
   RandomResizedCropOptions options_;
 };
 
-class CenterCrop final : public ColumnTransform {
+class CenterCrop final : public ImageTransform {
  public:
   explicit CenterCrop(Size size) : size_(size) {
     require_option(size.height >= 1 && size.width >= 1, name(), "sides of 1 pixel or more");
@@ -108,15 +103,9 @@ class CenterCrop final : public ColumnTransform {
   }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::any);
-    Column out = in;
-    out.shape = {in.shape[0], size_.height, size_.width};
-    return out;
-  }
+  Column column_of(const Column& in) const override { return with_size(in, size_); }
 
-  Array value(Array in, Draw&) const override {
-    require_image(*this, in, Pixel::any);
+  Array image_of(Array in, Draw&) const override {
     return data::detail::crop_center(in, size_.height, size_.width);
   }
 
@@ -129,7 +118,7 @@ void mirror(T* pixels, int64_t lines, int64_t width) {
   for (int64_t y = 0; y < lines; ++y, pixels += width) std::reverse(pixels, pixels + width);
 }
 
-class RandomFlip final : public ColumnTransform {
+class RandomFlip final : public ImageTransform {
  public:
   RandomFlip(bool horizontal, double probability)
       : horizontal_(horizontal), probability_(probability) {
@@ -144,13 +133,7 @@ class RandomFlip final : public ColumnTransform {
   bool draws() const override { return true; }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::any);
-    return in;
-  }
-
-  Array value(Array in, Draw& draw) const override {
-    require_image(*this, in, Pixel::any);
+  Array image_of(Array in, Draw& draw) const override {
     if (!draw.chance(probability_)) return in;
     return horizontal_ ? mirrored(std::move(in)) : upended(in);
   }

@@ -9,8 +9,7 @@ namespace {
 
 using data::detail::Box;
 using data::detail::ColumnTransform;
-using data::detail::Pixel;
-using data::detail::require_image;
+using data::detail::ImageTransform;
 using data::detail::require_option;
 using data::detail::SpecWriter;
 
@@ -35,7 +34,7 @@ class ToTensor final : public ColumnTransform {
   }
 };
 
-class Normalize final : public ColumnTransform {
+class Normalize final : public ImageTransform {
  public:
   Normalize(std::vector<double> mean, std::vector<double> std)
       : mean_(std::move(mean)), std_(std::move(std)) {
@@ -49,8 +48,7 @@ class Normalize final : public ColumnTransform {
   }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::any);
+  Column column_of(const Column& in) const override {
     const auto channels = static_cast<int64_t>(mean_.size());
     if (in.shape[0] != kAnySize && in.shape[0] != channels)
       throw UsageError(fmt::format("{}: got column {}, expected {} channels, a mean each", name(),
@@ -61,8 +59,7 @@ class Normalize final : public ColumnTransform {
     return out;
   }
 
-  Array value(Array in, Draw&) const override {
-    require_image(*this, in, Pixel::any);
+  Array image_of(Array in, Draw&) const override {
     if (in.shape()[0] != static_cast<int64_t>(mean_.size()))
       throw DataError(
           fmt::format("{}: got {}, expected {} channels", name(), in.to_string(), mean_.size()));
@@ -99,7 +96,7 @@ void fill(Array& image, const Box& box, const RandomErasingOptions& options, Dra
   }
 }
 
-class RandomErasing final : public ColumnTransform {
+class RandomErasing final : public ImageTransform {
  public:
   explicit RandomErasing(RandomErasingOptions options) : options_(std::move(options)) {
     const Range& scale = options_.scale;
@@ -128,8 +125,7 @@ class RandomErasing final : public ColumnTransform {
   bool draws() const override { return true; }
 
  private:
-  Column column(const Column& in) const override {
-    require_image(*this, in, Pixel::any);
+  Column column_of(const Column& in) const override {
     if (options_.noise && in.dtype != DType::float32)
       throw UsageError(
           fmt::format("{}: got column {}, expected float32 for noise", name(), in.to_string()));
@@ -139,8 +135,7 @@ class RandomErasing final : public ColumnTransform {
     return in;
   }
 
-  Array value(Array in, Draw& draw) const override {
-    require_image(*this, in, Pixel::any);
+  Array image_of(Array in, Draw& draw) const override {
     if (!draw.chance(options_.probability)) return in;
     const Box box = data::detail::draw_erased(in.shape()[1], in.shape()[2], options_, draw);
     if (box.height == 0 || box.width == 0) return in;

@@ -35,6 +35,28 @@ void require_image(const Transform& transform, const Column& column, Pixel pixel
 /// The same of one image; DataError.
 void require_image(const Transform& transform, const Array& image, Pixel pixel);
 
+/// A transform of images in column 0; what holds none is refused.
+class ImageTransform : public ColumnTransform {
+ public:
+  explicit ImageTransform(Pixel pixel = Pixel::any) : pixel_(pixel) {}
+
+ protected:
+  virtual Column column_of(const Column& in) const { return in; }
+  virtual Array image_of(Array in, Draw& draw) const = 0;
+
+ private:
+  Column column(const Column& in) const final {
+    require_image(*this, in, pixel_);
+    return column_of(in);
+  }
+  Array value(Array in, Draw& draw) const final {
+    require_image(*this, in, pixel_);
+    return image_of(std::move(in), draw);
+  }
+
+  Pixel pixel_;
+};
+
 /// Throws UsageError.
 void require_option(bool holds, const std::string& transform, const std::string& expected);
 
