@@ -57,6 +57,24 @@ class Reader {
   std::span<const std::byte> from_;
 };
 
+// In their order in a head, behind the kind.
+template <class Message, class Frame, class Action>
+void each_number(Message& message, Frame& frame, const Action& action) {
+  action(message.flags);
+  action(message.partition);
+  action(message.worker);
+  action(message.piece);
+  action(message.view);
+  action(message.index);
+  action(message.sequence);
+  action(message.step);
+  action(message.version);
+  action(message.learning_rate);
+  action(frame.text_bytes);
+  action(frame.payload_bytes);
+  action(frame.place);
+}
+
 void append(std::string& bytes, const void* from, size_t count) {
   bytes.append(static_cast<const char*>(from), count);
 }
@@ -77,19 +95,7 @@ std::array<std::byte, kHeadBytes> encode_head(const Message& message, const Fram
   Writer writer(bytes);
   writer.put(kMagic);
   writer.put(static_cast<uint32_t>(message.kind));
-  writer.put(message.flags);
-  writer.put(message.partition);
-  writer.put(message.worker);
-  writer.put(message.piece);
-  writer.put(message.view);
-  writer.put(message.index);
-  writer.put(message.sequence);
-  writer.put(message.step);
-  writer.put(message.version);
-  writer.put(message.learning_rate);
-  writer.put(frame.text_bytes);
-  writer.put(frame.payload_bytes);
-  writer.put(frame.place);
+  each_number(message, frame, [&](const auto& number) { writer.put(number); });
   return bytes;
 }
 
@@ -102,20 +108,8 @@ FrameHead decode_head(std::span<const std::byte, kHeadBytes> bytes, uint64_t max
   if (kind > static_cast<uint32_t>(kLastKind))
     throw Error(fmt::format("a frame of unknown kind {}", kind));
   message.kind = static_cast<Message::Kind>(kind);
-  message.flags = reader.get<uint32_t>();
-  message.partition = reader.get<int32_t>();
-  message.worker = reader.get<int32_t>();
-  message.piece = reader.get<int32_t>();
-  message.view = reader.get<int64_t>();
-  message.index = reader.get<int64_t>();
-  message.sequence = reader.get<int64_t>();
-  message.step = reader.get<int64_t>();
-  message.version = reader.get<int64_t>();
-  message.learning_rate = reader.get<double>();
   FrameHead frame;
-  frame.text_bytes = reader.get<uint64_t>();
-  frame.payload_bytes = reader.get<uint64_t>();
-  frame.place = reader.get<uint64_t>();
+  each_number(message, frame, [&](auto& number) { reader.take(&number, sizeof number); });
   if (frame.text_bytes > kMaxTextBytes)
     throw Error(fmt::format("a {} frame announces {} bytes of text; at most {} are taken",
                             name_of(message.kind), frame.text_bytes, kMaxTextBytes));

@@ -5,26 +5,13 @@
 namespace tutti::detail {
 
 std::optional<Claim> pmi_claim(const Variables& variables) {
-  const auto rank = number_in(variables, "PMI_RANK");
-  if (!rank) return std::nullopt;
+  if (value_of(variables, "PMI_RANK") == nullptr) return std::nullopt;
   Claim claim{.number_variable = "PMI_RANK", .size_variable = "PMI_SIZE"};
   ClusterSpec& spec = claim.spec;
   spec.source = "PMI";
   // Slurm speaks PMI to any program, and an MPI library that does not speak it ends the process.
   spec.mpi = value_of(variables, "SLURM_JOB_ID") == nullptr;
-  spec.worker = spec.task = *rank;
-  spec.num_workers = needed_number(variables, "PMI_SIZE", "PMI_RANK", 1);
-  require_below({"PMI_RANK", spec.worker}, {"PMI_SIZE", spec.num_workers});
-  spec.local_worker = number_in(variables, "MPI_LOCALRANKID");
-  spec.num_local_workers = number_in(variables, "MPI_LOCALNRANKS", 1);
-  if (spec.local_worker && spec.num_local_workers) {
-    require_below({"MPI_LOCALRANKID", *spec.local_worker},
-                  {"MPI_LOCALNRANKS", *spec.num_local_workers});
-  }
-  if (spec.num_local_workers) {
-    require_at_most({"MPI_LOCALNRANKS", *spec.num_local_workers}, {"PMI_SIZE", spec.num_workers});
-  }
-
+  read_numbers(variables, claim, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
   const std::string* id = value_of(variables, "PMI_JOBID");
   spec.job = job_name(variables, id == nullptr ? "" : "pmi-" + *id);
   meet_here_if_alone(

@@ -51,6 +51,21 @@ void require_at_most(const NamedNumber& number, const NamedNumber& most) {
                                number.variable, number.value, most.variable, most.value));
 }
 
+void read_numbers(const Variables& variables, Claim& claim, const std::string& local_number,
+                  const std::string& local_size) {
+  ClusterSpec& spec = claim.spec;
+  const std::string &number = claim.number_variable, &size = claim.size_variable;
+  spec.worker = spec.task = needed_number(variables, number, size);
+  spec.num_workers = needed_number(variables, size, number, 1);
+  require_below({number, spec.worker}, {size, spec.num_workers});
+  spec.local_worker = number_in(variables, local_number);
+  spec.num_local_workers = number_in(variables, local_size, 1);
+  if (spec.local_worker && spec.num_local_workers)
+    require_below({local_number, *spec.local_worker}, {local_size, *spec.num_local_workers});
+  if (spec.num_local_workers)
+    require_at_most({local_size, *spec.num_local_workers}, {size, spec.num_workers});
+}
+
 std::string job_name(const Variables& variables, std::string otherwise) {
   const std::string* given = value_of(variables, kJobVariable);
   return given == nullptr ? std::move(otherwise) : *given;

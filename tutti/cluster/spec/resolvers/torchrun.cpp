@@ -5,19 +5,9 @@
 namespace tutti::detail {
 namespace {
 
-void read_local(const Variables& variables, ClusterSpec& spec) {
-  spec.local_worker = number_in(variables, "LOCAL_RANK");
-  spec.num_local_workers = number_in(variables, "LOCAL_WORLD_SIZE", 1);
-  if (spec.local_worker && spec.num_local_workers) {
-    require_below({"LOCAL_RANK", *spec.local_worker},
-                  {"LOCAL_WORLD_SIZE", *spec.num_local_workers});
-  }
+void check_parts(const Variables& variables, const ClusterSpec& spec) {
   if (spec.local_worker) {
     require_at_most({"LOCAL_RANK", *spec.local_worker}, {"RANK", spec.worker});
-  }
-  if (spec.num_local_workers) {
-    require_at_most({"LOCAL_WORLD_SIZE", *spec.num_local_workers},
-                    {"WORLD_SIZE", spec.num_workers});
   }
   const auto group = number_in(variables, "GROUP_RANK");
   const auto groups = number_in(variables, "GROUP_WORLD_SIZE", 1);
@@ -56,10 +46,8 @@ std::optional<Claim> torchrun_claim(const Variables& variables) {
 
   Claim claim{.number_variable = "RANK", .size_variable = "WORLD_SIZE"};
   ClusterSpec& spec = claim.spec;
-  spec.worker = spec.task = needed_number(variables, "RANK", "WORLD_SIZE");
-  spec.num_workers = needed_number(variables, "WORLD_SIZE", "RANK", 1);
-  require_below({"RANK", spec.worker}, {"WORLD_SIZE", spec.num_workers});
-  read_local(variables, spec);
+  read_numbers(variables, claim, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+  check_parts(variables, spec);
 
   const std::string* run = value_of(variables, "TORCHELASTIC_RUN_ID");
   const std::string* port = value_of(variables, "MASTER_PORT");

@@ -60,6 +60,11 @@ void require_below(const NamedNumber& number, const NamedNumber& size);
 /// Throws UsageError unless number <= most.
 void require_at_most(const NamedNumber& number, const NamedNumber& most);
 
+/// Of a launcher that numbers its workers: this one and how many there are, as the claim's
+/// variables say, then the same of its host, where those variables are set.
+void read_numbers(const Variables& variables, Claim& claim, const std::string& local_number,
+                  const std::string& local_size);
+
 /// TUTTI_JOB when it is set, which names a job better than its launcher can; else `otherwise`.
 std::string job_name(const Variables& variables, std::string otherwise);
 
