@@ -13,6 +13,7 @@
 namespace tutti::ps {
 namespace {
 
+using detail::read_json;
 using detail::whole_number;
 
 constexpr int64_t kMostBatches = int64_t{1} << 60;
@@ -23,15 +24,6 @@ std::pair<int, int64_t> key_from(const Json& dataset, const Json& epoch) {
           whole_number<int64_t>(epoch, "an epoch", 0, kMostBatches)};
 }
 
-template <class Read>
-auto parsed(std::string_view text, const char* what, Read&& read) {
-  try {
-    return read(parse_json(text));
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("{} cannot be read: {}", what, error.what()));
-  }
-}
-
 }  // namespace
 
 std::string to_text(const LeaseRequest& request) {
@@ -40,7 +32,7 @@ std::string to_text(const LeaseRequest& request) {
 }
 
 LeaseRequest lease_request_from(std::string_view text) {
-  return parsed(text, "a request for a batch", [](const Json& list) {
+  return read_json(text, "a request for a batch", [](const Json& list) {
     return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), doubles_from(list.at(4)),
                         list.at(5)};
   });
@@ -52,7 +44,7 @@ std::string to_text(const Lease& lease) {
 }
 
 Lease lease_from(std::string_view text) {
-  return parsed(text, "a lease of a batch", [](const Json& list) {
+  return read_json(text, "a lease of a batch", [](const Json& list) {
     return Lease{list.at(0), list.at(1), doubles_from(list.at(2)), list.at(3), list.at(4)};
   });
 }
@@ -193,7 +185,7 @@ std::string Cursor::to_text() const {
 }
 
 void Cursor::restore(std::string_view bytes) {
-  parsed(bytes, "a cursor", [this](const Json& text) {
+  read_json(bytes, "a cursor", [this](const Json& text) {
     for (const Json& e : text.at("epochs")) {
       Epoch& epoch = epochs_[key_from(e.at(0), e.at(1))];
       epoch.num_batches = whole_number<int64_t>(e.at(2), "batches of an epoch", -1, kMostBatches);
@@ -209,7 +201,6 @@ void Cursor::restore(std::string_view bytes) {
     }
     for (const Json& a : text.at("asked"))
       asked_[whole_number<int>(a.at(0), "a worker that asks", 0)] = key_from(a.at(1), a.at(2));
-    return true;
   });
 }
 

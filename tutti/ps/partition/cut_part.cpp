@@ -4,6 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
@@ -70,8 +71,7 @@ std::string to_text(const CutPart& part) {
 }
 
 CutPart cut_part_from(std::string_view text) {
-  try {
-    const Json facts = parse_json(text);
+  return detail::read_json(text, "a part of a cut", [&](const Json& facts) {
     CutPart part{.partition = facts.at("partition"),
                  .step = facts.at("step"),
                  .tables = facts.at("tables").get<std::vector<int64_t>>()};
@@ -80,9 +80,7 @@ CutPart cut_part_from(std::string_view text) {
     part.marks.emplace();
     for (const Json& mark : facts.at("marks")) (*part.marks)[mark.at(0)] = mark.at(1);
     return part;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("a part of a cut cannot be read: {}", error.what()));
-  }
+  });
 }
 
 std::string objection_to_cut(const std::vector<CutPart>& parts) {

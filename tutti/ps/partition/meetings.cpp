@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
@@ -89,8 +90,7 @@ std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
 }
 
 void Meetings::take(std::string_view text, const Bytes& payload) {
-  try {
-    const Json list = parse_json(text);
+  return detail::read_json(text, "a meeting", [&](const Json& list) {
     if (list.size() == 3) {
       last_ = {list.at(0), list.at(1)};
       for (const Json& entry : list.at(2)) begins_[entry.at(0)] = entry.at(1);
@@ -100,9 +100,7 @@ void Meetings::take(std::string_view text, const Bytes& payload) {
     Brought& brought = meetings[{list.at(1), list.at(2)}];
     for (const auto& [worker, value] : unpacked(list.at(3).get<std::string>(), payload))
       brought[worker] = Bytes::copy_of(value.span);
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("a meeting cannot be read: {}", error.what()));
-  }
+  });
 }
 
 std::pair<std::string, Bytes> packed(const Brought& values) {
@@ -117,10 +115,10 @@ std::pair<std::string, Bytes> packed(const Brought& values) {
 }
 
 Brought unpacked(std::string_view text, const Bytes& payload) {
-  try {
+  return detail::read_json(text, "values of a meeting", [&](const Json& sizes) {
     Brought values;
     int64_t at = 0;
-    for (const Json& entry : parse_json(text)) {
+    for (const Json& entry : sizes) {
       const int64_t bytes = entry.at(1);
       if (bytes < 0 || bytes > payload.size() - at)
         throw Error(
@@ -131,9 +129,7 @@ Brought unpacked(std::string_view text, const Bytes& payload) {
     if (at != payload.size())
       throw Error(fmt::format("values of a meeting: {} bytes, {} told", payload.size(), at));
     return values;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("values of a meeting cannot be read: {}", error.what()));
-  }
+  });
 }
 
 }  // namespace tutti::ps

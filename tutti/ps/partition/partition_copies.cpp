@@ -3,6 +3,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/partition/partition_state.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
@@ -127,8 +128,8 @@ PartitionCopy PartitionState::copy() const {
 }
 
 void PartitionState::take(const Message& chunk) {
-  try {
-    const Json text = parse_json(chunk.text);
+  const std::string whose = fmt::format("a chunk of partition {}", partition_);
+  detail::read_json(chunk.text, whose, [&](const Json& text) {
     const std::string what = text.at("what");
     if (registered() == (what == "spec"))
       throw Error("a chunk before the first, or the first again");
@@ -160,10 +161,7 @@ void PartitionState::take(const Message& chunk) {
     } else {
       throw Error("of unknown kind: " + what);
     }
-  } catch (const JsonError& error) {
-    throw Error(
-        fmt::format("a chunk of partition {} cannot be read: {}", partition_, error.what()));
-  }
+  });
 }
 
 // ---- cuts ----

@@ -20,8 +20,7 @@ std::string to_text(const PartitionCounts& counts) {
 }
 
 PartitionCounts counts_from(std::string_view text) {
-  try {
-    const Json list = parse_json(text);
+  return detail::read_json(text, "counts of a partition", [&](const Json& list) {
     const auto number = [](const Json& value) {
       return detail::whole_number<int64_t>(value, "counts", 0, kMostCounted);
     };
@@ -38,9 +37,7 @@ PartitionCounts counts_from(std::string_view text) {
       counts.staleness.add(staleness, updates);
     }
     return counts;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("counts of a partition cannot be read: {}", error.what()));
-  }
+  });
 }
 
 std::string to_text(const Restored& restored) {
@@ -49,13 +46,11 @@ std::string to_text(const Restored& restored) {
 }
 
 Restored restored_from(std::string_view text) {
-  try {
-    const Json list = parse_json(text);
-    return {list.at(0), list.at(1), counts_from(list.at(2).get<std::string>()),
-            list.at(3).get<std::vector<int64_t>>(), list.at(4)};
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("what a partition goes on from cannot be read: {}", error.what()));
-  }
+  return detail::read_json(
+      text, "what a partition goes on from", [&](const Json& list) -> Restored {
+        return {list.at(0), list.at(1), counts_from(list.at(2).get<std::string>()),
+                list.at(3).get<std::vector<int64_t>>(), list.at(4)};
+      });
 }
 
 }  // namespace tutti::ps

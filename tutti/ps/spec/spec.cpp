@@ -348,13 +348,11 @@ void check(const Spec& spec) {
 std::string to_text(const Spec& spec) { return dump_json(to_json(spec)); }
 
 Spec spec_from(std::string_view text) {
-  try {
-    Spec spec = read(parse_json(text));
+  return detail::read_json(text, "a specification of a job", [](const Json& fields) {
+    Spec spec = read(fields);
     check(spec);
     return spec;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("a specification of a job cannot be read: {}", error.what()));
-  }
+  });
 }
 
 std::string difference(const Spec& mine, const Spec& other) {

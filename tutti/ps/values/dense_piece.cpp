@@ -8,6 +8,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
@@ -159,17 +160,14 @@ std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepS
 }
 
 DensePiece::Facts DensePiece::parsed(std::string_view facts) const {
-  try {
-    const Json known = parse_json(facts);
+  return detail::read_json(facts, "what a piece knows", [&](const Json& known) {
     const Json& scalars = known.at("scalars");
     if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
     Facts read{known.at("version"), {}};
     for (const Json& s : scalars)
       read.second.push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4)});
     return read;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("what a piece knows cannot be read: {}", error.what()));
-  }
+  });
 }
 
 std::vector<Bytes> DensePiece::blocks_of(const Bytes& payload) const {

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 #include "tutti/ps/values/detail/sparse_index.h"
 
 namespace tutti::ps {
@@ -248,8 +249,7 @@ std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows&
 }
 
 void SparseShard::take(std::string_view text, const Bytes& payload) {
-  try {
-    const Json list = parse_json(text);
+  return detail::read_json(text, "rows of an embedding table", [&](const Json& list) {
     const int number = list.at(0);
     const int64_t count = list.at(1);
     if (number < 0 || number >= num_tables())
@@ -262,9 +262,7 @@ void SparseShard::take(std::string_view text, const Bytes& payload) {
                               count, entry.table.spec().name, payload.size(), each));
     entry.table.load(rows_from(payload.span, static_cast<size_t>(count),
                                static_cast<size_t>(entry.row_bytes()), states));
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("rows of an embedding table cannot be read: {}", error.what()));
-  }
+  });
 }
 
 }  // namespace tutti::ps

@@ -4,6 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
@@ -48,8 +49,7 @@ std::string to_text(const View& view) {
 }
 
 View view_from(std::string_view text) {
-  try {
-    const Json known = parse_json(text);
+  return detail::read_json(text, "a view", [&](const Json& known) {
     View view{.number = known.at("number"), .failure = known.at("failure")};
     for (const Json& p : known.at("partitions"))
       view.partitions.push_back({p.at(0), p.at(1), p.at(2), p.at(3)});
@@ -60,9 +60,7 @@ View view_from(std::string_view text) {
         if (server < -1 || server >= static_cast<int>(view.servers.size()))
           throw Error(fmt::format("a view names server {} of {}", server, view.servers.size()));
     return view;
-  } catch (const JsonError& error) {
-    throw Error(fmt::format("a view cannot be read: {}", error.what()));
-  }
+  });
 }
 
 bool was_lost_between(const View& before, const View& after, int worker) {

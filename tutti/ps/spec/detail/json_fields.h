@@ -37,4 +37,14 @@ T whole_number(const Json& value, std::string_view field, T low = std::numeric_l
   return value.get<T>();
 }
 
+/// read(JSON of `text`). An Error says that `what` cannot be read where that is no such JSON.
+template <class Read>
+auto read_json(std::string_view text, std::string_view what, Read&& read) {
+  try {
+    return read(parse_json(text));
+  } catch (const JsonError& error) {
+    throw Error(fmt::format("{} cannot be read: {}", what, error.what()));
+  }
+}
+
 }  // namespace tutti::ps::detail
