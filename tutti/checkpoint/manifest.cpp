@@ -61,17 +61,22 @@ void for_each_fact(Manifest& m, Field field) {
   field("places", m.places);
 }
 
-constexpr const char* kTableWords = "tables";          // only of a model that has some
-constexpr const char* kLives = "lives";                // only of a job that may be started again
-constexpr const char* kDense = "dense_kernel";         // not in the first checkpoints
-constexpr const char* kMesh = "mesh";                  // only where several ranks compute a replica
-constexpr const char* kMicrobatches = "microbatches";  // only of several
-constexpr const char* kBlocks = "tensor_blocks";       // only of several
-constexpr const char* kKept = "kept";                  // not in those of version 1
-constexpr const char* kGivenShares = "given_shares";   // not in the first checkpoints
-constexpr const char* kData = "data_sha256";           // not in the first checkpoints
-constexpr const char* kValidation = "validation_sha256";  // only where there is such data
-constexpr int kDeepest = 8;  // a manifest needs 5; JSON is printed by recursion
+// The same of what is not in every manifest: it is written where that is `needed`.
+template <class Manifest, class Field>
+void for_each_fact_that_may_lack(Manifest& m, Field field) {
+  field("tables", m.tables, !m.tables.empty());
+  field("lives", m.lives, !m.lives.empty());
+  field("dense_kernel", m.dense_kernel, true);  // not in the first checkpoints
+  field("mesh", m.mesh, !m.mesh.empty());
+  field("microbatches", m.microbatches, m.microbatches > 1);
+  field("tensor_blocks", m.tensor_blocks, m.tensor_blocks > 1);
+  field("given_shares", m.given_shares, !m.given_shares.empty());
+  field("data_sha256", m.data_sha256, !m.data_sha256.empty());
+  field("validation_sha256", m.validation_sha256, !m.validation_sha256.empty());
+}
+
+constexpr const char* kKept = "kept";  // not in those of version 1
+constexpr int kDeepest = 8;            // a manifest needs 5; JSON is printed by recursion
 
 // What version 1 had in fields of its own, as parts of a training keep it since.
 OrderedJson kept_of_version_1(const OrderedJson& json, int replicas) {
@@ -96,15 +101,9 @@ class ManifestReader {
       const bool version_1 = require_written(json) == detail::kCheckpointFormat1;
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
-      if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
-      if (json.contains(kLives)) get(kLives, json, manifest.lives);
-      if (json.contains(kDense)) get(kDense, json, manifest.dense_kernel);
-      if (json.contains(kMesh)) get(kMesh, json, manifest.mesh);
-      if (json.contains(kMicrobatches)) get(kMicrobatches, json, manifest.microbatches);
-      if (json.contains(kBlocks)) get(kBlocks, json, manifest.tensor_blocks);
-      if (json.contains(kGivenShares)) get(kGivenShares, json, manifest.given_shares);
-      if (json.contains(kData)) get(kData, json, manifest.data_sha256);
-      if (json.contains(kValidation)) get(kValidation, json, manifest.validation_sha256);
+      for_each_fact_that_may_lack(manifest, [&](const char* name, auto& value, bool) {
+        if (json.contains(name)) get(name, json, value);
+      });
       read_kept(version_1 ? kept_of_version_1(json, manifest.replicas) : json.at(kKept),
                 manifest.kept);
       const OrderedJson& files = json.at("files");
@@ -211,8 +210,8 @@ class ManifestReader {
     const auto digest_or_none = [&](const char* name, const std::string& digest) {
       require(digest.empty() || store::is_sha256(digest), name, digest, "64 hex digits");
     };
-    digest_or_none(kData, m.data_sha256);
-    digest_or_none(kValidation, m.validation_sha256);
+    digest_or_none("data_sha256", m.data_sha256);
+    digest_or_none("validation_sha256", m.validation_sha256);
   }
 
   int ranks_of(const CheckpointManifest& m) const {
@@ -271,15 +270,9 @@ class ManifestReader {
 std::string CheckpointManifest::to_json() const {
   OrderedJson json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
-  if (!tables.empty()) json[kTableWords] = tables;
-  if (!lives.empty()) json[kLives] = lives;
-  json[kDense] = dense_kernel;
-  if (!mesh.empty()) json[kMesh] = mesh;
-  if (microbatches > 1) json[kMicrobatches] = microbatches;
-  if (tensor_blocks > 1) json[kBlocks] = tensor_blocks;
-  if (!given_shares.empty()) json[kGivenShares] = given_shares;
-  if (!data_sha256.empty()) json[kData] = data_sha256;
-  if (!validation_sha256.empty()) json[kValidation] = validation_sha256;
+  for_each_fact_that_may_lack(*this, [&](const char* name, const auto& value, bool needed) {
+    if (needed) json[name] = value;
+  });
   json[kKept] = OrderedJson::object();
   for (const auto& [name, words] : kept) json[kKept][name] = parse_json<OrderedJson>(words);
   json["files"] = OrderedJson::array();
