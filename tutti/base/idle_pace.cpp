@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"

@@ -1,7 +1,6 @@
 #include "tutti/checkpoint/retention.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>

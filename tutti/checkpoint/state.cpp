@@ -6,9 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <string_view>
-#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/detail/names.h"

@@ -1,8 +1,6 @@
 #include "tutti/data/dataset.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/content.h"

@@ -12,7 +12,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/base/log.h"
-#include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::detail {

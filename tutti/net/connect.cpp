@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"

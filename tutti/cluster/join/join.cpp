@@ -6,7 +6,6 @@
 #include <exception>
 #include <limits>
 #include <mutex>
-#include <thread>
 
 #include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"

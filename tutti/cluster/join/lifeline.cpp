@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <thread>
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/threads.h"

@@ -3,11 +3,9 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::detail {

@@ -1,7 +1,5 @@
 #include "tutti/comm/group/host_view.h"
 
-#include <algorithm>
-
 #include "tutti/comm/hier/hier.h"
 
 namespace tutti {

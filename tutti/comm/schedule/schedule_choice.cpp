@@ -1,6 +1,5 @@
 #include "tutti/comm/schedule/schedule_choice.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "tutti/base/error.h"

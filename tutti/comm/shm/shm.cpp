@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <numeric>
 
 #include "tutti/base/detail/check.h"

@@ -1,8 +1,5 @@
 #include "tutti/comm/shm/shm_engine.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/detail/spans.h"
 

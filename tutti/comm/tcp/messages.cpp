@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/base/error.h"
-
 namespace tutti::detail::tcp {
 namespace {
 

@@ -1,9 +1,7 @@
 #include "tutti/data/sources/detail/tar.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstring>
 #include <limits>
 #include <optional>
 

@@ -1,5 +1,4 @@
 // Transforms of encoded photos.
-#include <algorithm>
 
 #include "tutti/data/transforms/detail/codec.h"
 #include "tutti/data/transforms/detail/image.h"

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
-#include <cstring>
-#include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/codec.h"

@@ -5,7 +5,6 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "tutti/base/error.h"

@@ -1,7 +1,6 @@
 #include <webp/decode.h>
 
 #include <algorithm>
-#include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/codec.h"

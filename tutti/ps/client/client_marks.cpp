@@ -1,5 +1,4 @@
 // When a worker marks a cut: between two steps, and its next batch comes behind the mark.
-#include <fmt/format.h>
 
 #include <algorithm>
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
 

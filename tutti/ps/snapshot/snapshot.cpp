@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <span>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/folders.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/partition/partition_state.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"

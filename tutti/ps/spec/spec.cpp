@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
-#include <type_traits>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"

@@ -1,7 +1,6 @@
 #include "tutti/ps/wire/message.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "tutti/base/error.h"

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 
-#include <system_error>
 #include <utility>
 
 #include "tutti/base/error.h"

@@ -1,5 +1,4 @@
 // Open MPI's mpirun. Its variables do not name the host of rank 0.
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {

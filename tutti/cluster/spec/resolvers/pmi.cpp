@@ -1,5 +1,4 @@
 // PMI (MPICH's and Intel's mpiexec, srun --mpi=pmi2) and PMIx, which says a rank and no size.
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {

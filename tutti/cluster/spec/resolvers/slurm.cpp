@@ -1,6 +1,5 @@
 // Slurm: tasks of a step (srun). A batch script and an interactive shell carry the same variables
 // with task 0 in them, although they are no task of anything: without a step there is no claim.
-#include <array>
 #include <numeric>
 
 #include "tutti/base/error.h"

@@ -7,8 +7,6 @@
 // 0 is it. An evaluator is a cluster of its own. A job may be an object from index to address: with
 // gaps for "ps" alone, since the number of workers has to be known.
 #include <algorithm>
-#include <array>
-#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"

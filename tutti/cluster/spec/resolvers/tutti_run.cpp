@@ -1,6 +1,5 @@
 // `tutti run`: TUTTI_WORKER of TUTTI_NUM_WORKERS. The rest (job, rendezvous, token) may be given by
 // hand to workers of any launcher, so cluster_spec.cpp reads it.
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
