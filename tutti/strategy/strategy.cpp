@@ -87,7 +87,8 @@ std::string words_of(const std::exception_ptr& error) {
 }
 
 // Empty where every replica takes part in every step.
-std::string why_alone(const World& world, const StrategyOptions& options) {
+std::string why_alone(const World& world, const Membership& members,
+                      const StrategyOptions& options) {
   if (world.in_turn() && world.size > 1)
     return "under one_device the replicas take turns on one thread and cannot wait for each other";
   if (world.model_ranks() > 1)
@@ -97,12 +98,12 @@ std::string why_alone(const World& world, const StrategyOptions& options) {
         world.mesh.sentence(), world.model_ranks());
   const ServedOptions& served = options.served;
   if (!options.uses_servers()) return {};
-  if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
+  if (served.staleness.synchronous() && members.all_stay() && served.drop_slowest == 0) return {};
   return fmt::format(
       "under parameter_server with staleness {}{}{} replicas do not meet in every step; use "
       "staleness 0 without these, mirrored or multi_worker",
       served.staleness.text(), served.drop_slowest > 0 ? ", late gradients dropped" : "",
-      world.apart ? ", workers that may be lost" : "");
+      members.all_stay() ? "" : ", workers that may be lost");
 }
 
 }  // namespace
@@ -119,7 +120,7 @@ void StrategyState::enter(World next) {
     state->local_rank = local;
     state->size = world.size;
     state->in_turn = world.in_turn();
-    state->alone = why_alone(world, options);
+    state->alone = why_alone(world, membership, options);
     state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
     state->mesh = world.mesh;
