@@ -39,7 +39,7 @@ class Membership {
   Millis time_limit() const noexcept { return world_.time_limit; }
 
   /// There is no other worker: exchange() waits for nobody.
-  bool alone() const noexcept { return world_.one_process(); }
+  bool alone() const noexcept { return world_.processes() == 1; }
   /// None may be lost while the others go on, and come again later.
   bool all_stay() const noexcept { return !world_.apart; }
   /// There are others, and all make the same calls.

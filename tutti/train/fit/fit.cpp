@@ -63,7 +63,7 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
-bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
+bool computes_alone(const World& world) { return world.processes() == 1 && world.threads() == 1; }
 
 }  // namespace
 
@@ -122,6 +122,7 @@ std::shared_ptr<const World> Fit::world_now() const {
 }
 
 void Fit::take_pace() {
+  counted_.make_room(model_.strategy.world().local);
   way_.pace = pace_of(*this);
   way_.bodies.clear();
   for (int local = 0; local < model_.strategy.world().local; ++local)
@@ -309,6 +310,11 @@ void Fit::before_steps(Epoch& epoch, int64_t next) {
   if (epoch.world->shares == model_.strategy.world().shares) return;
   epoch.world = world_now();
   if (epoch.loader) read_ahead(epoch, next);
+}
+
+void Fit::raise_in_turn(const Epoch& epoch, const Totals& own) {
+  if (epoch.world->in_turn() && own.bad_step >= 0 && options_.on_nan == OnNan::stop)
+    raise(epoch, own);
 }
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
