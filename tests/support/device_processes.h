@@ -65,7 +65,7 @@ inline World world_of(const ProcessesJob& job, int process,
   }
   if (!queues.empty()) world.queues = std::move(queues);
   world.shape = world.groups[0].reduction_shape();
-  if (world.one_process()) return world;
+  if (world.processes() == 1) return world;
   detail::make_device_groups(
       world, {.engine = job.hosts > 1 ? "hier" : "nccl",
               .order = job.sums.order,

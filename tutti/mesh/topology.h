@@ -43,10 +43,9 @@ struct Topology {
   bool leads_stage(int local_rank) const noexcept {
     return place_of_local(local_rank)[static_cast<size_t>(Axis::tensor)] == 0;
   }
+  /// 1: every replica is a thread of this one, and memory needs no sharing.
   int processes() const noexcept { return size / local; }
   int process() const noexcept { return first_rank / local; }  ///< this one's number
-  /// True when every replica is a thread of this process: memory needs no sharing.
-  bool one_process() const noexcept { return local == size; }
 };
 
 }  // namespace tutti::mesh

@@ -43,11 +43,10 @@ std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_p
     throw UsageError(
         "merge: called outside of run(); there is nothing to merge, call the function");
   require_own(replica, "merge");
-  if (world().in_turn() && world().size > 1)
-    throw UsageError(fmt::format(
-        "merge on replica {} of {}: under one_device the replicas take turns on one thread and "
-        "cannot wait for each other; end run() and go on with what it returned",
-        replica.rank(), world().size));
+  if (const std::string& why = replica.state_->in_turn; !why.empty())
+    throw UsageError(
+        fmt::format("merge on replica {} of {}: {}; end run() and go on with what it returned",
+                    replica.rank(), world().size, why));
   const auto call = std::make_shared<MergeCall>(std::move(value), &signature);
   // Who leads works on replica 0's queue, which is to come after what each brings; and they go on
   // after what it made.

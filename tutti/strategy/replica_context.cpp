@@ -62,11 +62,9 @@ void ReplicaContext::meets_in_backward() noexcept { state_->meets_in_backward = 
 bool ReplicaContext::has_met_in_backward() const noexcept { return state_->meets_in_backward; }
 
 Group& ReplicaContext::group() {
-  if (state_->in_turn && state_->size > 1)
-    throw UsageError(
-        fmt::format("replica {} of {} has no group: under one_device the replicas take "
-                    "turns on one thread and cannot wait for each other",
-                    state_->rank, state_->size));
+  if (!state_->in_turn.empty())
+    throw UsageError(fmt::format("replica {} of {} has no group: {}", state_->rank, state_->size,
+                                 state_->in_turn));
   return state_->group;
 }
 

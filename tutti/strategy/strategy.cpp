@@ -86,10 +86,15 @@ std::string words_of(const std::exception_ptr& error) {
   }
 }
 
+// Empty where replicas run at once, or there is one.
+std::string why_in_turn(const World& world) {
+  if (!world.in_turn() || world.size == 1) return {};
+  return "under one_device the replicas take turns on one thread and cannot wait for each other";
+}
+
 // Empty where every replica takes part in every step.
-std::string why_alone(const World& world, const StrategyOptions& options) {
-  if (world.in_turn() && world.size > 1)
-    return "under one_device the replicas take turns on one thread and cannot wait for each other";
+std::string why_alone(const Membership& members, const StrategyOptions& options) {
+  const mesh::Topology& world = members.topology();
   if (world.model_ranks() > 1)
     return fmt::format(
         "on the mesh of {} a replica is {} ranks, of which each meets those on its own axes: use "
@@ -97,12 +102,12 @@ std::string why_alone(const World& world, const StrategyOptions& options) {
         world.mesh.sentence(), world.model_ranks());
   const ServedOptions& served = options.served;
   if (!options.uses_servers()) return {};
-  if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
+  if (served.staleness.synchronous() && members.all_stay() && served.drop_slowest == 0) return {};
   return fmt::format(
       "under parameter_server with staleness {}{}{} replicas do not meet in every step; use "
       "staleness 0 without these, mirrored or multi_worker",
       served.staleness.text(), served.drop_slowest > 0 ? ", late gradients dropped" : "",
-      world.apart ? ", workers that may be lost" : "");
+      members.all_stay() ? "" : ", workers that may be lost");
 }
 
 }  // namespace
@@ -118,10 +123,10 @@ void StrategyState::enter(World next) {
     state->rank = world.first_rank + local;
     state->local_rank = local;
     state->size = world.size;
-    state->in_turn = world.in_turn();
-    state->alone = why_alone(world, options);
+    state->in_turn = why_in_turn(world);
+    state->alone = state->in_turn.empty() ? why_alone(membership, options) : state->in_turn;
     state->time_limit = options.time_limit;
-    if (!world.in_turn()) state->group = world.groups[local];
+    state->group = world.group_of(local);
     state->mesh = world.mesh;
     if (world.model_ranks() > 1) state->groups = world.mesh_groups[local];
     state->tensor_blocks = world.tensor_blocks;
@@ -137,15 +142,14 @@ void StrategyState::enter(World next) {
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
   }
-  const bool pinned =
-      !world.in_turn() && detail::can_pin(options, world.here, options.threads_per_replica);
+  const bool pinned = detail::can_pin(options, world.threads_here(), options.threads_per_replica);
   threads = std::make_unique<detail::ReplicaThreads>(
-      detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank_here,
-                            options.threads_per_replica, pinned, host_facts().cores),
+      detail::choose_places(world.threads(), world.first_rank_here, options.threads_per_replica,
+                            pinned, host_facts().cores),
       options.time_limit);
   meeting =
       std::make_unique<detail::ReplicaMeeting>(world.first_rank, world.local, options.time_limit);
-  if (!world.in_turn() && world.first_rank_here == 0 && world.here > host_facts().usable_cores)
+  if (world.first_rank_here == 0 && world.threads_here() > host_facts().usable_cores)
     log_once("more replicas than cores", LogLevel::warning,
              "{} replicas share {} usable cores: this works, but will be slow", world.here,
              host_facts().usable_cores);

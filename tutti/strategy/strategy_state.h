@@ -28,9 +28,9 @@ struct ReplicaContext::State {
   int rank = 0;
   int local_rank = 0;
   int size = 1;
-  bool in_turn = true;
   bool meets_in_backward = false;  ///< from the first time on
-  std::string alone;  ///< why replicas cannot count on each other in every step; empty: they can
+  std::string in_turn;  ///< why this replica cannot wait for another one at all; empty: it can
+  std::string alone;    ///< why they cannot count on each other in every step; empty: they can
   Millis time_limit{kDefaultTimeLimit};
   Group group;
   mesh::Mesh mesh;

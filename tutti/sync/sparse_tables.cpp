@@ -142,7 +142,6 @@ void SparseTables::on_look_up(std::function<void(const SparseTableSpec&)> called
 }
 
 void SparseTables::forget_step() {
-  if (!world_.in_turn()) return;
   handed_in_ = 0;
   left_out_ = false;
   for (Lane& lane : lanes_) lane.handed_in = -1;

@@ -96,8 +96,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// one thread.
   void on_look_up(std::function<void(const ps::SparseTableSpec&)> called);
 
-  /// Where replicas take turns: forgets what some have handed in of a step that ended, with an
-  /// error, before all had. Nothing elsewhere, where such a world has failed.
+  /// Where replicas take turns, between two steps: forgets what some have handed in of one that
+  /// ended, with an error, before all had.
   void forget_step();
   /// Takes the gradients of a replica's layers, without samples none, and none of any
   /// replica where one leaves the step out; the last local replica updates the tables. To be called

@@ -56,7 +56,8 @@ struct UpdaterState {
 };
 
 /// Off where backward has collectives of its own on the group of the replicas, or is over: in what
-/// order these and the exchanges came would depend on each replica's graph.
+/// order these and the exchanges came would depend on each replica's graph. And where replicas take
+/// turns: of a step that ends before all have had theirs nothing is to stay.
 enum class Overlap : uint8_t { off, on };
 
 /// Where an updater stands, as one local replica sees it.

@@ -1,5 +1,6 @@
 #include "tutti/sync/world.h"
 
+#include "tutti/base/error.h"
 #include "tutti/base/threads.h"
 
 namespace tutti {
@@ -16,8 +17,15 @@ void World::abort(int local_rank, const std::string& reason) noexcept {
 namespace detail {
 
 void for_each_local(const World& world, const std::function<void(int)>& fn) {
-  if (!world.in_turn()) return at_once(world.local, "a local replica", fn);
-  for (int local = 0; local < world.local; ++local) fn(local);
+  const int each = world.local / world.threads();
+  at_once(world.threads(), "a local replica", [&](int thread) {
+    for (const int local : world.on_thread_of(thread * each)) fn(local);
+  });
+}
+
+void require_resizable(const World& before, const World& next) {
+  if (before.processes() > 1 || next.processes() > 1)
+    throw UsageError("a world of several workers cannot be resized while it runs");
 }
 
 }  // namespace detail

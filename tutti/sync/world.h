@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,19 @@ struct World : mesh::Topology {
   void abort(int local_rank, const std::string& reason) noexcept;
   bool in_turn() const noexcept { return groups.empty(); }
   bool on_devices() const noexcept { return !queues.empty(); }
+
+  /// Whom a local replica can wait for: all of its group, or itself alone.
+  Group group_of(int replica) const {
+    return in_turn() ? Group() : groups[static_cast<size_t>(replica)];
+  }
+  /// That the local replicas run on: one each, or one for all.
+  int threads() const noexcept { return in_turn() ? 1 : local; }
+  int threads_here() const noexcept { return in_turn() ? 1 : here; }  ///< of this host's replicas
+  /// The local replicas that run on the same thread as this one, one after the other.
+  auto on_thread_of(int replica) const noexcept {
+    const int each = local / threads(), first = replica / each * each;
+    return std::views::iota(first, first + each);
+  }
 };
 
 /// Moments of Strategy::run, on each local replica and in its thread.
@@ -72,6 +86,10 @@ namespace detail {
 /// Runs fn(local) once for each local replica, at the same time when there are several that do not
 /// take turns: for collective calls outside Strategy::run. Rethrows the first error.
 void for_each_local(const World& world, const std::function<void(int)>& fn);
+
+/// UsageError where the world before, or the next, has other processes, whose replicas cannot be
+/// taken along.
+void require_resizable(const World& before, const World& next);
 
 }  // namespace detail
 

@@ -15,8 +15,7 @@ TEST(Topology, EveryRankIsAReplicaUntilAMeshSaysOtherwise) {
   EXPECT_EQ(two.replica_of(3), 3);
   EXPECT_EQ(two.processes(), 2);
   EXPECT_EQ(two.process(), 1);
-  EXPECT_FALSE(two.one_process());
-  EXPECT_TRUE(Topology{}.one_process());
+  EXPECT_EQ(Topology{}.processes(), 1);
   EXPECT_TRUE(two.gives_outputs(0));
 }
 

@@ -69,7 +69,7 @@ OrderedJson figures_of(const TrainFlags& flags, const DataSpec& spec, const Stra
     for (const DeviceQueue& queue : strategy.world().queues)
       json["devices"].push_back(queue.device().str());
   if (const auto served = counts_of(model, strategy)) add_served(json, flags, *served);
-  if (strategy.world().apart) {
+  if (!strategy.membership().all_stay()) {
     json["workers"] = there.workers;
     json["workers_finished"] = there.finished;
   }

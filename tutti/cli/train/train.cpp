@@ -335,7 +335,6 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   if (speaks) announce(flags, plan, strategy);
 
   if (!flags.out.empty() && speaks) write_spec(flags, plan.spec);
-  if (!speaks && !strategy.world().apart) plan.fit.verbose = 0;
   const History history = fit(flags, model, plan);
   Outputs outputs;
   for (const std::string& why : history.lost) outputs.attempt("", [&] { throw Error(why); });

@@ -222,13 +222,12 @@ namespace {
 
 // Nor do shares of a batch mean anything where each worker has batches of its own.
 void require_workers_stay(const Strategy& strategy, std::string_view operation) {
-  const World& world = strategy.world();
   if (strategy.moving_shares() != nullptr)
     throw UsageError(fmt::format(
         "{}: shares that follow speeds or a file are of global batches, and here each worker has "
         "batches of its own; let all share one dataset (AutoShard::data)",
         operation));
-  if (world.apart)
+  if (!strategy.membership().all_stay())
     throw UsageError(fmt::format(
         "{}: workers may be lost, and nobody else has their data; let all share one dataset, or "
         "--on-lost-worker end",

@@ -54,8 +54,7 @@ data::BatchPart part_of(const data::Epoch& epoch, const mesh::Topology& topology
 
 std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
                                           int threads_per_replica) {
-  int busy_cores = world.here * (world.on_devices() ? 1 : threads_per_replica);
-  if (world.in_turn()) busy_cores = threads_per_replica;
+  const int busy_cores = world.threads_here() * (world.on_devices() ? 1 : threads_per_replica);
   return std::make_shared<data::Loader>(options, data::LoaderPlace{.busy_cores = busy_cores});
 }
 

@@ -35,21 +35,18 @@ void queue_on_devices(World& world, const StrategyOptions& options,
                 options.deterministic);
   };
   if (devices == std::vector{kCpu}) return use(devices);
-  if (world.in_turn()) {
-    if (devices.size() > 1)
-      throw UsageError(
-          fmt::format("--device {}: strategy one_device computes on one; use mirrored, or name one",
-                      options.device));
-    use(devices);
-    world.queues.assign(static_cast<size_t>(world.local), queue_for(0, devices[0]));
-    return know_each_other(world.queues);
-  }
-  const int worker = world.one_process() ? 0 : world.first_rank_here / world.local;
-  const int workers = world.one_process() ? 1 : world.here / world.local;
-  const auto placed = place_replicas(devices, world.local, worker, workers);
+  if (options.kind == "one_device" && devices.size() > 1)
+    throw UsageError(
+        fmt::format("--device {}: strategy one_device computes on one; use mirrored, or name one",
+                    options.device));
+  const bool alone = world.processes() == 1;
+  const int worker = alone ? 0 : world.first_rank_here / world.local;
+  const int workers = alone ? 1 : world.here / world.local;
+  const auto placed = place_replicas(devices, world.threads(), worker, workers);
   use(placed);
-  for (int local = 0; local < world.local; ++local)
-    world.queues.push_back(queue_for(world.first_rank + local, placed[static_cast<size_t>(local)]));
+  for (size_t thread = 0; thread < placed.size(); ++thread)
+    world.queues.push_back(queue_for(world.first_rank + static_cast<int>(thread), placed[thread]));
+  world.queues.resize(static_cast<size_t>(world.local), world.queues[0]);  // shared, in turn
   if (std::ranges::none_of(world.queues, &DeviceQueue::on_device)) world.queues.clear();
   know_each_other(world.queues);
 }

@@ -44,7 +44,7 @@ Membership::ByWorker Membership::exchange_in_step(std::span<const std::byte> own
 
 Membership::ByWorker Membership::exchange(std::span<const std::byte> own) const {
   if (alone()) return {{0, {own.begin(), own.end()}}};
-  return world_.apart ? exchange_at_servers(own) : exchange_in_step(own);
+  return all_stay() ? exchange_in_step(own) : exchange_at_servers(own);
 }
 
 std::vector<std::vector<std::byte>> detail::bytes_of_all(Group& group,
@@ -101,7 +101,7 @@ void Membership::agree_on_failure(const std::exception_ptr& own, const std::stri
 
 mesh::Topology Membership::those_here() const {
   mesh::Topology here = topology();
-  if (!world_.apart || !can_meet()) return here;
+  if (all_stay() || !can_meet()) return here;
   const ByWorker workers = exchange({});
   const auto own = workers.find(here.process());
   const auto before = static_cast<int>(std::distance(workers.begin(), own));
@@ -118,8 +118,13 @@ mesh::Topology Membership::those_here() const {
   return here;
 }
 
+void Membership::until_whole(
+    const std::function<bool(std::shared_ptr<const mesh::Topology>)>& fn) const {
+  while (!fn(std::make_shared<const mesh::Topology>(those_here())) && !all_stay()) continue;
+}
+
 void Membership::by_chief(const std::function<void()>& fn) const {
-  if (!world_.apart || !can_meet()) {
+  if (all_stay() || !can_meet()) {
     if (world_.chief) fn();
     return;
   }

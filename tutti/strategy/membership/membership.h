@@ -13,6 +13,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,9 +39,11 @@ class Membership {
   Millis time_limit() const noexcept { return world_.time_limit; }
 
   /// There is no other worker: exchange() waits for nobody.
-  bool alone() const noexcept { return world_.one_process(); }
-  /// There are others, and all make the same calls: none may be lost and come again later.
-  bool in_step() const noexcept { return !alone() && !world_.apart; }
+  bool alone() const noexcept { return world_.processes() == 1; }
+  /// None may be lost while the others go on, and come again later.
+  bool all_stay() const noexcept { return !world_.apart; }
+  /// There are others, and all make the same calls.
+  bool in_step() const noexcept { return !alone() && all_stay(); }
 
   /// By worker, what all that are there have brought. Collective over workers. UsageError where
   /// they meet at servers (meet_at) that are not known yet.
@@ -67,6 +70,9 @@ class Membership {
   /// them is chief; a worker that came again too late for it has no part (first_rank is size).
   /// Where the loss of a worker ends the job: topology(). Collective over workers.
   mesh::Topology those_here() const;
+  /// Calls `fn` for those that are there; where some may be lost, again for those that are left,
+  /// until it says that no part of what they did together is missing. Collective over workers.
+  void until_whole(const std::function<bool(std::shared_ptr<const mesh::Topology>)>& fn) const;
   /// Calls `fn` on the lowest worker that is there, and on the next when that one is lost before
   /// all others know that it has come through. Collective over workers.
   void by_chief(const std::function<void()>& fn) const;
@@ -78,7 +84,7 @@ class Membership {
   EngineMeeting meeting() const;
 
  private:
-  bool can_meet() const noexcept { return !world_.apart || at_servers_ != nullptr; }
+  bool can_meet() const noexcept { return all_stay() || at_servers_ != nullptr; }
   ByWorker exchange_in_step(std::span<const std::byte> own) const;
   ByWorker exchange_at_servers(std::span<const std::byte> own) const;
 

@@ -35,19 +35,16 @@ std::string launcher_hint(int replicas) {
 }
 
 // The replicas take turns, and this device has all stages and blocks of each.
-World one_device_world(StrategyOptions& options) {
-  int replicas = options.replicas;
-  if (!options.mesh.empty())
-    replicas = mesh::Mesh::parse(options.mesh, options.replicas).data_replicas();
+World one_device_world(StrategyOptions& options, const mesh::Mesh& mesh) {
+  const int replicas = options.mesh.empty() ? options.replicas : mesh.data_replicas();
   World world;
   world.shape = options.reduction_shape.empty() ? ReductionShape::flat(std::max(1, replicas))
                                                 : ReductionShape::parse(options.reduction_shape);
   if (replicas != 0 && replicas != world.shape.replicas())
     throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
                                  options.reduction_shape, world.shape.replicas(), replicas));
-  world.size = world.local = world.shape.replicas();
+  world.size = world.local = world.here = world.shape.replicas();
   if (options.mesh.empty()) options.replicas = world.size;
-  world.mesh = mesh::Mesh(world.size);
   return world;
 }
 
@@ -55,10 +52,11 @@ World mirrored_world(StrategyOptions& options, size_t devices = 0) {
   if (options.replicas == 0)
     options.replicas = devices > 0 ? static_cast<int>(devices) : host_facts().usable_cores;
   World world;
-  world.size = world.local = options.replicas;
+  world.size = world.local = world.here = options.replicas;
   const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
   for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
     world.groups.emplace_back(std::move(engine));
+  world.shape = world.groups[0].reduction_shape();
   return world;
 }
 
@@ -98,6 +96,7 @@ World multi_worker_world(StrategyOptions& options) {
       world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
   world.first_rank = world.groups[0].rank();
   world.chief = world.first_rank == 0;
+  world.shape = world.groups[0].reduction_shape();
   take_place_on_host(world);
   return world;
 }
@@ -130,7 +129,7 @@ World parameter_server_world(StrategyOptions& options) {
   // The others compute on this host's cores too; a coordinator waits for them, as a rule.
   const auto job = job_of_this_process();
   const int idle = place.coordinated ? 1 : 0;
-  if (job) world.here = replicas_here(*job, replicas) - idle * world.local;
+  if (job) world.here = std::max(world.local, replicas_here(*job, replicas) - idle * world.local);
   const int number = job ? job->local_worker.value_or(place.worker) : 0;
   world.first_rank_here = std::max(0, number - idle) * world.local;
   if (in_sync) {
@@ -227,11 +226,11 @@ static void require_same_options(const Membership& members, std::string words,
 }
 
 World make_world(StrategyOptions& options) {
-  const mesh::Mesh mesh = mesh_of(options);
+  mesh::Mesh mesh = mesh_of(options);
   const auto devices = devices_from(options.device);
   const bool elsewhere = devices != std::vector<DeviceSpec>(1);
   if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
-  World world = options.kind == "one_device"     ? one_device_world(options)
+  World world = options.kind == "one_device"     ? one_device_world(options, mesh)
                 : options.kind == "multi_worker" ? multi_worker_world(options)
                 : options.uses_servers()         ? parameter_server_world(options)
                                          : mirrored_world(options, elsewhere ? devices.size() : 0);
@@ -239,15 +238,14 @@ World make_world(StrategyOptions& options) {
   world.asked = strategy_words(options, options.replicas);
   const Membership members(world);
   require_same_options(members, world.asked, options, devices);
-  if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;
-  if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, members);
   place_on_devices(world, options, devices);
   require_together(options, {}, {}, {.gpus = world.on_devices()});
-  if (!world.in_turn()) deal_out(world, options.mesh.empty() ? mesh::Mesh(world.size) : mesh);
+  if (options.mesh.empty() || options.kind == "one_device") mesh = mesh::Mesh(world.size);
+  deal_out(world, mesh);
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",

@@ -147,6 +147,7 @@ void WholeModel::send_to_all(std::vector<Part>& parts) const {
 NamedTensors WholeModel::gather(const std::vector<Entry>& entries, const Own& own) const {
   const at::NoGradGuard no_grad;
   const World& world = strategy_.world();
+  const bool alone = strategy_.membership().alone();
   NamedTensors all;
   std::vector<Part> parts;
   for (const Entry& entry : entries) {
@@ -156,10 +157,10 @@ NamedTensors WholeModel::gather(const std::vector<Entry>& entries, const Own& ow
       if (!is_here(part)) continue;
       part.piece = at::empty(holder.piece.shape(), part.whole.options());
       part.piece.copy_(own(holder.rank - world.first_rank, entry.name));
-      if (world.one_process()) put_piece(part.whole, holder.piece, std::exchange(part.piece, {}));
+      if (alone) put_piece(part.whole, holder.piece, std::exchange(part.piece, {}));
     }
   }
-  if (!world.one_process()) send_to_all(parts);
+  if (!alone) send_to_all(parts);
   return all;
 }
 

@@ -43,7 +43,7 @@ struct Variable::State final : WorldMember {
 
   // Rank 0's; collective over workers.
   at::Tensor first_of(const at::Tensor& value) {
-    if (strategy.world().one_process()) return value;
+    if (strategy.membership().alone()) return value;
     const std::vector<at::Tensor> rows(static_cast<size_t>(strategy.world().local),
                                        value.unsqueeze(0));
     return strategy.gather(PerReplica<at::Tensor>(rows, strategy.world().first_rank))[0];

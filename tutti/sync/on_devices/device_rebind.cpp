@@ -32,10 +32,9 @@ void DeviceUpdater::look_at_last_update(int replica) {
   Lane& lane = lanes_[static_cast<size_t>(replica)];
   if (std::exchange(lane.has_run, true)) return;
   const Deadline deadline(std::min(world_.time_limit, kTimeToRun));
-  const DeviceMark& updated = owned_[static_cast<size_t>(replica)].updated;
   try {
-    while (!updated.passed() && !deadline.passed()) std::this_thread::sleep_for(kPause);
-    if (!updated.passed()) cut_off_ = true;
+    while (!lane.updated.passed() && !deadline.passed()) std::this_thread::sleep_for(kPause);
+    if (!lane.updated.passed()) cut_off_ = true;
     (void)device_group(replica).engine().submit({});
   } catch (const std::exception&) {
     cut_off_ = true;

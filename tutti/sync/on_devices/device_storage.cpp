@@ -319,7 +319,7 @@ bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std:
     if (why != nullptr) *why = std::move(words);
     return false;
   };
-  if (!world.one_process() && world.device_groups.empty())
+  if (world.processes() > 1 && world.device_groups.empty())
     return because(world.no_device_groups.empty() ? "replicas are in several processes"
                                                   : world.no_device_groups);
   if (!world.on_devices() || !std::ranges::all_of(world.queues, &DeviceQueue::on_device))

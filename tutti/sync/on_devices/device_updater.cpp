@@ -47,7 +47,7 @@ void DeviceUpdater::require_whole() const {
 GradientListener* DeviceUpdater::begin(int replica, Overlap overlap) {
   require_whole();
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (!lane.has_run) lane.has_run = owned_[static_cast<size_t>(replica)].updated.passed();
+  if (!lane.has_run) lane.has_run = lane.updated.passed();
   require_cleared(layout_, lane.parameters);
   if (captures_) return nullptr;
   if (replica == 0) step_rate_ = next_learning_rate_.load();
@@ -136,72 +136,64 @@ void DeviceUpdater::take_all(int replica, std::span<const at::Tensor> gradients,
   lane.pushed = true;
   if (across())
     tell(replica);
-  else if (!world_.in_turn())
+  else
     meet(replica);
 }
 
+// Of those on the thread of this one, which share its queue.
 Verdict DeviceUpdater::update_all(int replica) {
   const at::NoGradGuard no_grad;
-  Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  const auto turn = world_.on_thread_of(replica);
   const int64_t next = ended() + 1;
-  const Verdict verdict = agree(lane);
-  const bool updates = !verdict.left_out;
+  Verdict verdict;  // all come to the same one
+  for (const int each : turn) verdict = agree(lanes_[static_cast<size_t>(each)]);
   if (buckets_) buckets_->join(queue(replica));
-  if (updates) {
+  if (!verdict.left_out) {
     begun_.store(next, std::memory_order_release);
-    lane.has_run = !across();
-    for (const Lane& other : lanes_)
-      if (&other != &lane) queue(replica).after(other.ready, "gradients of the other replicas");
-    add_up(replica);
-    if (plan_.clips_norms()) {
-      measure(replica);
-      queue(replica).mark(owned_[static_cast<size_t>(replica)].measured);
-      meet(replica);
-      for (const Owned& other : owned_) queue(replica).after(other.measured, "norms of gradients");
-      scale(replica);
-    }
-    update(replica, lane);
-    queue(replica).mark(owned_[static_cast<size_t>(replica)].updated);
+    update_owned(replica);
   }
   meet(replica);
-  if (updates) {
-    for (const Owned& other : owned_)
-      queue(replica).after(other.updated, "updates of the other replicas");
-    take_others(replica);
+  if (!verdict.left_out) {
+    after_others(replica, &Lane::updated, "updates of the other replicas");
+    for (const int each : turn) take_others(each);
     ended_.store(next, std::memory_order_release);
   }
-  finish_lane(lane);
+  for (const int each : turn) finish_lane(lanes_[static_cast<size_t>(each)]);
   if (buckets_) buckets_->end_step(world_.groups[0]);
   return verdict;
 }
 
-// One queue for all, in whose order everything happens.
-Verdict DeviceUpdater::update_in_turn() {
-  const at::NoGradGuard no_grad;
-  Verdict verdict;  // all come to the same one
-  for (Lane& lane : lanes_) verdict = agree(lane);
-  if (!verdict.left_out) {
-    const int64_t next = ended() + 1;
-    begun_ = next;
-    for (int owner = 0; owner < world_.local; ++owner) {
-      add_up(owner);
-      if (plan_.clips_norms()) measure(owner);
-    }
-    for (int owner = 0; owner < world_.local; ++owner) {
-      if (plan_.clips_norms()) scale(owner);
-      update(owner, lanes_[static_cast<size_t>(owner)]);
-    }
-    ended_ = next;
+// Each phase of all that take turns: their slices may be of one memory, and norms are of all.
+void DeviceUpdater::update_owned(int replica) {
+  const auto turn = world_.on_thread_of(replica);
+  after_others(replica, &Lane::ready, "gradients of the other replicas");
+  for (const int owner : turn) {
+    lanes_[static_cast<size_t>(owner)].has_run = !across();
+    add_up(owner);
   }
-  for (Lane& lane : lanes_) finish_lane(lane);
-  handed_in_in_turn_ = 0;
-  return verdict;
+  if (plan_.clips_norms()) {
+    for (const int owner : turn) measure(owner);
+    queue(replica).mark(lanes_[static_cast<size_t>(replica)].measured);
+    meet(replica);
+    after_others(replica, &Lane::measured, "norms of gradients");
+    for (const int owner : turn) scale(owner);
+  }
+  for (const int owner : turn) update(owner, lanes_[static_cast<size_t>(owner)]);
+  queue(replica).mark(lanes_[static_cast<size_t>(replica)].updated);
+}
+
+// Those of other threads: what this one has queued comes in order.
+void DeviceUpdater::after_others(int replica, DeviceMark Lane::* mark, const char* wait) const {
+  const auto turn = world_.on_thread_of(replica);
+  for (int other = 0; other < world_.local; ++other)
+    if (other < turn.front() || other > turn.back())
+      queue(replica).after(lanes_[static_cast<size_t>(other)].*mark, wait);
 }
 
 void DeviceUpdater::ready(int replica, const Deadline&) {
-  if (!world_.in_turn() || replica > 0) return;
-  handed_in_in_turn_ = 0;
-  for (Lane& lane : lanes_) lane.pushed = false;
+  const auto turn = world_.on_thread_of(replica);
+  if (replica != turn.front()) return;
+  for (const int each : turn) lanes_[static_cast<size_t>(each)].pushed = false;
 }
 
 void DeviceUpdater::finish_lane(Lane& lane) {
@@ -214,7 +206,7 @@ void DeviceUpdater::finish_lane(Lane& lane) {
 
 // That marks of the replicas of this process have been recorded.
 void DeviceUpdater::meet(int replica) {
-  if (world_.local > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
+  if (world_.threads() > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
 }
 
 // All come to the same answer, from what all have published.

@@ -165,8 +165,10 @@ void DeviceUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
 Verdict DeviceUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
                             const Deadline&) {
   hand_in(replica, gradients, vote);
-  if (!world_.in_turn()) return guarded(replica, [&] { return update_all(replica); });
-  return ++handed_in_in_turn_ == world_.local ? update_in_turn() : Verdict();
+  const bool all = std::ranges::all_of(world_.on_thread_of(replica), [&](int each) {
+    return lanes_[static_cast<size_t>(each)].pushed;
+  });
+  return all ? guarded(replica, [&] { return update_all(replica); }) : Verdict();
 }
 
 // Inside a process every replica reads the part that it owns of the others' gradients. Between

@@ -52,7 +52,6 @@ class StagedUpdater final : public Updater, public LateParameters, public Parame
   Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
                const Deadline& deadline) override {
     Lane& lane = lanes_.at(static_cast<size_t>(replica));
-    const int64_t before = inner_->version();
     Vote own = vote;
     if (lane.queue.on_device()) {
       // The host waits for this step, so that it need not be told of later ones.
@@ -60,9 +59,9 @@ class StagedUpdater final : public Updater, public LateParameters, public Parame
       gradients = lane.gradients;
     }
     const Verdict verdict = inner_->step(replica, gradients, own, deadline);
-    if (!world_.in_turn()) take_values(replica);
-    for (int all = 0; world_.in_turn() && all < world_.local && inner_->version() > before; ++all)
-      take_values(all);
+    const auto turn = world_.on_thread_of(replica);
+    if (replica == turn.back())
+      for (const int each : turn) take_values(each);
     return verdict;
   }
 

@@ -50,7 +50,7 @@ class ReplicatedUpdater final : public Updater {
   }
 
   void ready(int replica, const Deadline&) override {
-    if (world_.in_turn() && replica == 0) forget_step();
+    if (reduction_in_turn_ && replica == 0) forget_step();
   }
 
   detail::GradientListener* begin(int replica, Overlap overlap) override {
@@ -63,8 +63,8 @@ class ReplicatedUpdater final : public Updater {
 
   Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
                const Deadline& deadline) override {
-    if (world_.in_turn()) return hand_in_in_turn(replica, gradients, vote);
     ReplicaLane& lane = lanes_.at(replica);
+    if (!lane.reducer) return hand_in_in_turn(replica, gradients, vote);
     const int64_t next = version_ + 1;
     lane.reducer->listen(false);
     lane.reducer->finish(gradients, vote);
@@ -117,8 +117,7 @@ class ReplicatedUpdater final : public Updater {
   }
 
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
-    if (!world.one_process() || !world_.one_process())
-      throw UsageError("a world of several workers cannot be resized while it runs");
+    detail::require_resizable(world_, world);
     if (world.local > world_.local)
       throw UsageError(
           fmt::format("replicas that each have an optimizer of their own ({}) cannot be added: its "
@@ -184,10 +183,11 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
       lane.parameters.push_back(tensor);
     }
     lane.stepper = steppers.empty() ? factory_(lane.parameters) : std::move(steppers[local]);
-    if (world_.in_turn() && is_chosen(options_)) make_sums(lane, std::move(states[local]));
   }
   if (world_.in_turn()) {
     if (!reduction_in_turn_) reduction_in_turn_ = detail::make_reduction(options_);
+    for (int local = 0; local < world_.local && is_chosen(options_); ++local)
+      make_sums(lanes_[local], std::move(states[local]));
     return forget_step();
   }
   detail::for_each_local(world_, [&](int local) {

@@ -21,7 +21,7 @@ std::unique_ptr<std::atomic<int64_t>[]> counters(size_t count) {
 }  // namespace
 
 bool HostExchange::possible(const World& world, int num_workers) {
-  if (world.one_process()) return false;
+  if (world.groups[0].size() == world.local) return false;  // of this process alone
   const std::vector<int>& per_host = world.shape.replicas_per_host();
   const HostView view = host_view(world.groups[0]);
   return view.num_hosts == std::ssize(per_host) && view.num_hosts < num_workers &&

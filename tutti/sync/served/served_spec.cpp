@@ -32,8 +32,7 @@ ReductionShape shape_of_all(const mesh::Topology& topology, const ServedPlace& p
 
 bool has_host_sums(const World& world, const ServedPlace& place, const ServedOptions& options) {
   return options.host_sums && options.staleness.synchronous() && options.drop_slowest == 0 &&
-         options.stop_if_not_finite && !world.apart &&
-         HostExchange::possible(world, place.num_workers);
+         options.stop_if_not_finite && HostExchange::possible(world, place.num_workers);
 }
 
 }  // namespace

@@ -116,9 +116,6 @@ class ServedUpdater final : public Updater, public LateParameters {
   void copy_piece(int piece, int64_t step, const Deadline& deadline);
   int num_pieces() const { return static_cast<int>(spec_.pieces.size()); }
   void fill(int piece);
-  bool all_meet() const {
-    return !world_.in_turn() && (world_.one_process() || spec_.drop_slowest == 0);
-  }
   void require_trained(int replica, PartInStep part);
   void take(int replica, int64_t at_least, const Deadline& deadline);
   void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int replica, int64_t at_least,
@@ -201,11 +198,10 @@ void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
     }
     lane.gradients.resize(layout_.slots.size());
     lane.ready.assign(layout_.slots.size(), 0);
-    if (!world_.in_turn())
-      lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
-        Lane& mine = lanes_[local];
-        if (mine.armed) hand_in(local, parameter, mine.parameters[parameter].grad());
-      });
+    lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
+      Lane& mine = lanes_[local];
+      if (mine.armed) hand_in(local, parameter, mine.parameters[parameter].grad());
+    });
   }
 }
 
@@ -324,7 +320,7 @@ void ServedUpdater::require_trained(int replica, PartInStep part) {
   const bool any = std::ranges::any_of(lanes_.at(replica).gradients, &at::Tensor::defined);
   std::array<uint8_t, 2> told{any, part};
   bool all = true;
-  if (all_meet()) {
+  if (spec_.drop_slowest == 0) {
     Group all_here = world_.groups[replica];
     all_here.all_reduce_now(span_of(std::span(told)), ReduceOp::max, world_.time_limit);
   } else {
@@ -405,7 +401,6 @@ void ServedUpdater::ready(int replica, const Deadline& deadline) {
 // Once all local replicas have pushed, the storage is to be written; what has come already is
 // written here, by all of them, the rest before its use.
 void ServedUpdater::take(int replica, int64_t at_least, const Deadline& deadline) {
-  if (world_.in_turn() && replica + 1 < world_.local) return;
   {
     std::unique_lock lock(mutex_);
     // Another one may have begun the step for this one, too.

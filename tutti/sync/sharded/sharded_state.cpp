@@ -35,10 +35,10 @@ SlicesUpdater::SlicesUpdater(const World& world, const optim::Recipe& recipe,
   parts_.gathers = this;
   if (options_.bucket_bytes < 1)
     throw UsageError(fmt::format("bucket_bytes is {}; expected 1 at least", options_.bucket_bytes));
-  if (world_.in_turn())
+  if (world_.group_of(0).size() < world_.size)
     throw UsageError(
-        "make_sharded_updater: replicas that take turns have one memory, of which nobody owns a "
-        "slice; make_shared_updater gives the same bits");
+        "make_sharded_updater: these replicas are not of one group, in which each would own a "
+        "slice; where they take turns make_shared_updater gives the same bits");
   join_owners();
   std::vector<double> shares = world_.shares;
   const int num_owners = lanes_[0].owners.size();
@@ -57,7 +57,7 @@ void SlicesUpdater::join_owners() {
   const bool parted = mesh.size(mesh::Axis::shard) > 1 && mesh.size(mesh::Axis::data) > 1;
   for_each_local(world_, [&](int local) {
     Lane& lane = lanes_[static_cast<size_t>(local)];
-    lane.all = lane.owners = world_.groups[static_cast<size_t>(local)];
+    lane.all = lane.owners = world_.group_of(local);
     if (!parted) return;
     const int color = world_.place_of_local(local)[static_cast<size_t>(mesh::Axis::data)];
     lane.owners = split_of_owners(local, color);

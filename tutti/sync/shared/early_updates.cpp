@@ -10,7 +10,6 @@ namespace tutti::detail {
 
 GradientListener* SharedUpdater::listener(int replica) {
   Lane& lane = lanes_.at(replica);
-  if (world_.in_turn()) return nullptr;
   // Norms are of all gradients, and hosts exchange the sums of whole slices: then gradients are
   // copied as they come, where they are, and the update is made at the end.
   if (plan_.needs_sums() || plan_.measures() || lane.sums) return lane.hooks.listener();
@@ -32,13 +31,7 @@ bool SharedUpdater::take_early(int replica, const at::Tensor& parameter,
     return false;
   const int place = found->second;
   Gradients& mine = gradients_[lane.rank];
-  if (world_.one_process()) {
-    check_gradient(layout_.slots[place], gradient);
-    lane.keep[place] = gradient.contiguous();
-    mine.pointers[place] = lane.keep[place].data_ptr();
-  } else {
-    copy_gradient(replica, place, gradient);
-  }
+  publish(replica, place, gradient);
   mine.used[place] = 1;
   mine.ready[place].store(lane.step + 1, std::memory_order_release);
   lane.taken[place] = 1;

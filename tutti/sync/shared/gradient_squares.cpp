@@ -14,7 +14,7 @@ void SharedUpdater::begin_measuring() {
   place_squares();
 }
 
-// For all replicas of a host; over several processes in its first replica's part.
+// For all replicas of a host.
 void SharedUpdater::place_squares() {
   block_squares_.clear();
   squares_ = {};
@@ -22,22 +22,11 @@ void SharedUpdater::place_squares() {
   const size_t rows = gradients_.size() + 1;
   const auto blocks = static_cast<size_t>(plan_.num_blocks());
   const auto bytes = static_cast<int64_t>(rows * blocks * sizeof(double));
-  double* memory = nullptr;
-  if (world_.one_process()) {
-    const Array own = Array::zeros(DType::uint8, {bytes});
-    memory = static_cast<double*>(own.data());
-    squares_owner_ = own.owner();
-  } else {
-    std::vector<SharedParts> parts(static_cast<size_t>(world_.local));
-    for_each_local(world_, [&](int local) {
-      Group& inside = lanes_[local].view->inside;
-      parts[local] = inside.allocate(inside.rank() == 0 ? bytes : 0, world_.time_limit);
-    });
-    memory = static_cast<double*>(parts[0].parts[0].data);
-    squares_owner_ = parts[0].owner;
-  }
+  const SharedParts memory = memory_here(bytes, 0);
+  squares_owner_ = memory.owner;
+  auto* const squares = static_cast<double*>(memory.parts[0].data);
   for (size_t row = 0; row < rows; ++row)
-    block_squares_.emplace_back(memory + row * blocks, blocks);
+    block_squares_.emplace_back(squares + row * blocks, blocks);
 }
 
 // `sum` is that of this host.

@@ -11,48 +11,70 @@ Array aligned_bytes(int64_t bytes) { return Array::zeros(DType::uint8, {bytes});
 
 }  // namespace
 
-// One process: plain memory. Several: the part of each host's first replica in a shared arena holds
-// header and values, every replica's part its used bytes and its copied gradients.
-void SharedUpdater::place_storage() {
-  lanes_.resize(world_.local);
+// One process has one memory, whoever meets whom in it.
+void SharedUpdater::join_host() {
+  lanes_ = std::vector<Lane>(world_.local);
+  for (int local = 0; local < world_.local; ++local) {
+    Lane& lane = lanes_[local];
+    const Group group = world_.group_of(local);
+    const bool several = world_.processes() > 1;
+    lane.view = several ? host_view(group) : HostView{.inside = group};
+    lane.rank = several ? lane.view.inside.rank() : local;
+  }
+}
+
+// By rank on this host, what all replicas there see, zeroed: `of_each` bytes, and of the first as
+// many more as `of_first` says.
+SharedParts SharedUpdater::memory_here(int64_t of_first, int64_t of_each) {
+  if (world_.processes() == 1) {
+    const auto own = std::make_shared<std::vector<Array>>();
+    SharedParts all{{}, own};
+    for (int local = 0; local < world_.local; ++local) {
+      own->push_back(aligned_bytes(of_each + (local == 0 ? of_first : 0)));
+      all.parts.push_back(own->back().span());
+    }
+    return all;
+  }
+  std::vector<SharedParts> parts(world_.local);
+  for_each_local(world_, [&](int local) {
+    Group& inside = lanes_[local].view.inside;
+    const int64_t bytes = of_each + (inside.rank() == 0 ? of_first : 0);
+    parts[local] = inside.allocate(bytes, world_.time_limit);
+  });
+  return parts[0];
+}
+
+void SharedUpdater::place_values() {
   const int64_t header_bytes = sizeof(Header);
   const int64_t values_bytes = (1 + rule_.num_states()) * layout_.total_bytes;
   const int64_t blocks = plan_.needs_sums() ? plan_.num_blocks() : 0;
   const int64_t norm_bytes = blocks * static_cast<int64_t>(sizeof(double) + sizeof(optim::Squares));
-  const auto take_values_at = [&](std::byte* memory) {
-    values_ = memory;
-    auto* const squares = reinterpret_cast<double*>(memory + values_bytes);
-    gradient_squares_ = {squares, static_cast<size_t>(blocks)};
-    measured_ = {reinterpret_cast<optim::Squares*>(squares + blocks), static_cast<size_t>(blocks)};
-  };
-  if (world_.one_process()) {
-    Array memory = aligned_bytes(header_bytes + values_bytes + norm_bytes);
-    header_ = new (memory.data()) Header{};
-    take_values_at(static_cast<std::byte*>(memory.data()) + header_bytes);
-    owner_ = memory.owner();
-    return;
-  }
-  const auto slots = static_cast<int64_t>(layout_.slots.size());
-  const int64_t ready_bytes = (slots + 1) * static_cast<int64_t>(sizeof(std::atomic<int64_t>));
-  const int64_t used_bytes = (ready_bytes + slots + kVoteWords + 63) / 64 * 64;
-  std::vector<SharedParts> parts(world_.local);
-  for_each_local(world_, [&](int local) {
-    HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
-    const int64_t shared = view.inside.rank() == 0 ? header_bytes + values_bytes + norm_bytes : 0;
-    parts[local] =
-        view.inside.allocate(used_bytes + layout_.total_bytes + shared, world_.time_limit);
-  });
-  owner_ = parts[0].owner;
-  for (const MemorySpan& part : parts[0].parts) {
-    Gradients gradients;
+  const SharedParts memory = memory_here(header_bytes + values_bytes + norm_bytes, 0);
+  owner_ = memory.owner;
+  header_ = static_cast<Header*>(memory.parts[0].data);  // zeroed memory is a valid Header
+  values_ = static_cast<std::byte*>(memory.parts[0].data) + header_bytes;
+  auto* const squares = reinterpret_cast<double*>(values_ + values_bytes);
+  gradient_squares_ = {squares, static_cast<size_t>(blocks)};
+  measured_ = {reinterpret_cast<optim::Squares*>(squares + blocks), static_cast<size_t>(blocks)};
+}
+
+// Used bytes; and copies, where peers cannot read what autograd leaves.
+void SharedUpdater::place_gradients() {
+  const size_t count = layout_.slots.size();
+  const auto ready_bytes = static_cast<int64_t>((count + 1) * sizeof(std::atomic<int64_t>));
+  const int64_t used_bytes =
+      (ready_bytes + static_cast<int64_t>(count) + kVoteWords + 63) / 64 * 64;
+  const bool copied = world_.processes() > 1;
+  const SharedParts memory = memory_here(0, used_bytes + (copied ? layout_.total_bytes : 0));
+  gradients_owner_ = memory.owner;
+  gradients_.clear();
+  for (const MemorySpan& part : memory.parts) {
+    Gradients& gradients = gradients_.emplace_back();
     gradients.ready = static_cast<std::atomic<int64_t>*>(part.data);  // zeros are valid ones
     gradients.used = static_cast<uint8_t*>(part.data) + ready_bytes;
-    gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
-    gradients_.push_back(std::move(gradients));
+    if (copied) gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
+    gradients.pointers.assign(count, nullptr);
   }
-  std::byte* shared = gradients_[0].base + layout_.total_bytes;
-  header_ = reinterpret_cast<Header*>(shared);  // zeroed memory is a valid Header
-  take_values_at(shared + header_bytes);
 }
 
 void SharedUpdater::take_values(const NamedTensors& values) {
@@ -64,10 +86,10 @@ void SharedUpdater::take_values(const NamedTensors& values) {
 
 // Rank 0's values are there, and go to the other hosts in slices.
 void SharedUpdater::share_values() {
-  if (world_.one_process()) return;
+  meet_here();
+  if (!several_hosts()) return;
   for_each_local(world_, [&](int local) {
-    HostView& view = *lanes_[local].view;
-    view.inside.barrier(world_.time_limit);
+    HostView& view = lanes_[local].view;
     for (size_t rail = 0; rail < view.rails.size(); ++rail) {
       const int64_t slice = view.first_slice + static_cast<int64_t>(rail);
       const int64_t begin = layout_.total_bytes * slice / view.num_slices;
@@ -76,28 +98,14 @@ void SharedUpdater::share_values() {
           .broadcast({values_ + begin, end - begin, DType::uint8}, 0, world_.time_limit)
           .wait(world_.time_limit);
     }
-    view.inside.barrier(world_.time_limit);
   });
+  meet_here();
 }
 
 void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
   share_values();
   const size_t count = layout_.slots.size();
-  lanes_.resize(world_.local);
-  if (world_.one_process()) {
-    lanes_ = std::vector<Lane>(world_.local);
-    gradients_.assign(world_.size, {});
-    own_memory_.clear();
-    for (Gradients& gradients : gradients_) {
-      const auto ready_bytes = static_cast<int64_t>((count + 1) * sizeof(std::atomic<int64_t>));
-      own_memory_.push_back(aligned_bytes(ready_bytes + static_cast<int64_t>(count) + kVoteWords));
-      gradients.ready = static_cast<std::atomic<int64_t>*>(own_memory_.back().data());
-      gradients.used = static_cast<uint8_t*>(own_memory_.back().data()) + ready_bytes;
-      gradients.pointers.assign(count, nullptr);
-    }
-  }
-  const bool several_hosts = lanes_[0].view && !lanes_[0].view->rails.empty();
-  shape_here_ = several_hosts ? ReductionShape::flat(lanes_[0].view->inside.size()) : world_.shape;
+  shape_here_ = several_hosts() ? ReductionShape::flat(lanes_[0].view.inside.size()) : world_.shape;
   for (int local = 0; local < world_.local; ++local) {
     Lane& lane = lanes_[local];
     for (size_t i = 0; i < count; ++i) {
@@ -116,10 +124,9 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.used.resize(count + kVoteWords);
     lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
-    lane.rank = lane.view ? lane.view->inside.rank() : local;
     take_slice(local);
     if (header_->begun.load() == 0) start_states(lane);
-    if (!world_.one_process())
+    if (gradients_[lane.rank].base != nullptr)
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
@@ -132,7 +139,7 @@ void SharedUpdater::take_slice(int local) {
   Lane& lane = lanes_[local];
   assign_pieces(lane);
   lane.updated.assign(lane.stretches.size(), 0);
-  const bool updates = !world_.in_turn() || local == 0;
+  const bool updates = local == world_.on_thread_of(local).front();
   if (plan_.needs_sums() && !lane.sums && updates) make_room_for_sums(lane);
 }
 
@@ -140,26 +147,26 @@ void SharedUpdater::take_slice(int local) {
 void SharedUpdater::share_out(const std::vector<double>& shares) {
   require_whole();
   world_.shares = shares;
-  if (lanes_[0].view && !lanes_[0].view->rails.empty()) return;
+  if (several_hosts()) return;
   for (int local = 0; local < world_.local; ++local) take_slice(local);
 }
 
-// The replicas of a host own all of it among themselves, and over several hosts the same slices as
-// the replicas of the others do.
+// The replicas of a host that meet own all of it among themselves, and over several hosts the same
+// slices as the replicas of the others do.
 void SharedUpdater::assign_pieces(Lane& lane) {
-  const bool several_hosts = lane.view && !lane.view->rails.empty();
-  int first = world_.in_turn() ? 0 : lane.rank;
+  const HostView& view = lane.view;
+  int first = view.inside.rank();
   int last = first + 1;
   std::vector<double> shares = world_.shares;
-  if (several_hosts) {
-    shares.assign(lane.view->num_slices, 1.0);
-    first = lane.view->first_slice;
-    last = first + static_cast<int>(lane.view->rails.size());
-  } else if (shares.empty() || world_.in_turn()) {
-    shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
+  if (several_hosts()) {
+    shares.assign(view.num_slices, 1.0);
+    first = view.first_slice;
+    last = first + static_cast<int>(view.rails.size());
+  } else if (std::ssize(shares) != view.inside.size()) {
+    shares.assign(view.inside.size(), 1.0);
   }
   const auto stretches = layout_.cut(shares);
-  if (several_hosts) lane.sums.emplace(*lane.view, layout_, stretches);
+  if (several_hosts()) lane.sums.emplace(view, layout_, stretches);
   lane.owned.assign(layout_.slots.size(), {});
   lane.stretches.clear();
   for (int slice = first; slice < last; ++slice)
@@ -221,8 +228,8 @@ UpdaterState SharedUpdater::state() const {
 
 // All replicas of this host are between steps.
 void SharedUpdater::meet_here() {
-  if (world_.one_process()) return;
-  for_each_local(world_, [&](int local) { lanes_[local].view->inside.barrier(world_.time_limit); });
+  if (world_.processes() == 1) return;
+  for_each_local(world_, [&](int local) { meet(lanes_[local]); });
 }
 
 void SharedUpdater::restore(const UpdaterState& state, const NamedTensors& parameters) {

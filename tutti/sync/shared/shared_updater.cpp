@@ -20,6 +20,16 @@
 namespace tutti {
 namespace detail {
 
+// Where the owners of its parts will find it.
+void SharedUpdater::publish(int replica, int parameter, const at::Tensor& gradient) {
+  Lane& lane = lanes_[replica];
+  Gradients& mine = gradients_[lane.rank];
+  if (mine.base != nullptr) return copy_gradient(replica, parameter, gradient);
+  check_gradient(layout_.slots[parameter], gradient);
+  lane.keep[parameter] = gradient.contiguous();
+  mine.pointers[parameter] = lane.keep[parameter].data_ptr();
+}
+
 void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {
   Lane& lane = lanes_[replica];
   const ParameterSlot& slot = layout_.slots[parameter];
@@ -56,8 +66,9 @@ GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
 Verdict SharedUpdater::step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
                             const Deadline& deadline) {
   hand_in(replica, gradients, vote);
-  if (!world_.in_turn()) return update_all(replica, deadline);
-  return ++handed_in_in_turn_ == world_.local ? update_in_turn() : Verdict();
+  const bool all = std::ranges::all_of(world_.on_thread_of(replica),
+                                       [&](int each) { return lanes_[each].pushed; });
+  return all ? update_all(replica, deadline) : Verdict();
 }
 
 void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote) {
@@ -76,57 +87,37 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
     }
     const bool used = vote.part == kComputes && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
-    if (!used) continue;
-    if (!world_.one_process()) {
-      if (!lane.copied[i]) copy_gradient(replica, static_cast<int>(i), gradients[i]);
-      continue;
-    }
-    check_gradient(layout_.slots[i], gradients[i]);
-    lane.keep[i] = gradients[i].contiguous();
-    mine.pointers[i] = lane.keep[i].data_ptr();
+    if (used && !lane.copied[i]) publish(replica, static_cast<int>(i), gradients[i]);
   }
   lane.pushed = true;
-  if (world_.in_turn()) return;
   mine.ready[lane.parameters.size()].store(lane.step + 1, std::memory_order_release);
   update_while_waiting(lane);
-  here(replica).barrier(world_.time_limit);
+  meet(lane);
 }
 
+// The first of those that take turns updates for them.
 Verdict SharedUpdater::update_all(int replica, const Deadline& deadline) {
-  Lane& lane = lanes_.at(replica);
+  const auto turn = world_.on_thread_of(replica);
+  Lane& lane = lanes_[turn.front()];
   const int64_t next = ended() + 1;
   const Verdict verdict = agree(lane);
   if (!verdict.left_out) {
     header_->begun.store(next, std::memory_order_release);
     update(lane);
   }
-  here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
+  lane.view.inside.barrier(std::min(world_.time_limit, deadline.limit()));
   if (!verdict.left_out) {
     header_->ended.store(next, std::memory_order_release);
     add_squares(lane);
   }
-  finish_lane(lane);
-  return verdict;
-}
-
-Verdict SharedUpdater::update_in_turn() {
-  const Verdict verdict = agree(lanes_[0]);
-  if (!verdict.left_out) {
-    const int64_t next = ended() + 1;
-    header_->begun = next;
-    update(lanes_[0]);
-    header_->ended = next;
-    add_squares(lanes_[0]);
-  }
-  for (Lane& lane : lanes_) finish_lane(lane);
-  handed_in_in_turn_ = 0;
+  for (const int each : turn) finish_lane(lanes_[each]);
   return verdict;
 }
 
 void SharedUpdater::ready(int replica, const Deadline&) {
-  if (!world_.in_turn() || replica > 0) return;
-  handed_in_in_turn_ = 0;
-  for (Lane& lane : lanes_) lane.pushed = false;
+  const auto turn = world_.on_thread_of(replica);
+  if (replica != turn.front()) return;
+  for (const int each : turn) lanes_[each].pushed = false;
 }
 
 void SharedUpdater::finish_lane(Lane& lane) {
@@ -164,12 +155,6 @@ void SharedUpdater::update(Lane& lane) {
     if (const int parameter = stretches[i].parameter;
         lane.used[parameter] != 0 && lane.updated[i] == 0)
       apply_stretch(lane, stretches[i], lane.scalars[parameter]);
-}
-
-// The other replicas of the host have written what this one is to read.
-void SharedUpdater::meet(Lane& lane) {
-  if (world_.in_turn()) return;
-  here(static_cast<int>(&lane - lanes_.data())).barrier(world_.time_limit);
 }
 
 // Where the sum of a stretch lies until it is used.

@@ -19,15 +19,13 @@ CountedInput::CountedInput(const Goals& goals, int64_t num_inputs, bool accumula
       wanted_(counts_labels(goals)) {}
 
 StepInput CountedInput::read(int local, const Epoch& epoch, int64_t first, int64_t end) {
-  if (!epoch.world->in_turn()) return read_one(local, epoch, first, end);
-  if (local == 0) in_turn_ = read_all(epoch, first, end);
-  return std::move(in_turn_[static_cast<size_t>(local)]);
+  if (local == epoch.world->on_thread_of(local).front()) read_turn(local, epoch, first, end);
+  return std::move(read_[static_cast<size_t>(local)]);
 }
 
-void CountedInput::add_up(ReplicaContext& replica, const World& world, StepInput& input) {
-  if (world.in_turn() || replica.group().size() == 1) return;
-  replica.group().all_reduce_now(span_of(std::span<double>(input.counted)), ReduceOp::sum,
-                                 world.time_limit);
+void CountedInput::add_up(const ReplicaContext& replica, const World& world, StepInput& input) {
+  Group group = world.group_of(replica.local_rank());
+  group.all_reduce_now(span_of(std::span<double>(input.counted)), ReduceOp::sum, world.time_limit);
 }
 
 // The columns of several batches are copied: a loader's memory is for those that it computes ahead.
@@ -51,17 +49,15 @@ StepInput CountedInput::read_one(int local, const Epoch& epoch, int64_t first, i
   return input;
 }
 
-// Before the first of them computes: nobody can ask another one.
-std::vector<StepInput> CountedInput::read_all(const Epoch& epoch, int64_t first,
-                                              int64_t end) const {
-  std::vector<StepInput> each;
+// Before the first of those that take turns computes: it cannot ask another one.
+void CountedInput::read_turn(int local, const Epoch& epoch, int64_t first, int64_t end) {
+  const auto turn = epoch.world->on_thread_of(local);
   std::vector<double> all(goals_.size(), 0);
-  for (int local = 0; local < epoch.world->local; ++local) {
-    each.push_back(read_one(local, epoch, first, end));
-    for (size_t i = 0; i < all.size(); ++i) all[i] += each.back().counted[i];
+  for (const int each : turn) {
+    StepInput& input = read_[static_cast<size_t>(each)] = read_one(each, epoch, first, end);
+    for (size_t i = 0; i < all.size(); ++i) all[i] += input.counted[i];
   }
-  for (StepInput& input : each) input.counted = all;
-  return each;
+  for (const int each : turn) read_[static_cast<size_t>(each)].counted = all;
 }
 
 }  // namespace tutti::detail

@@ -63,7 +63,7 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
-bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
+bool computes_alone(const World& world) { return world.processes() == 1 && world.threads() == 1; }
 
 }  // namespace
 
@@ -122,6 +122,7 @@ std::shared_ptr<const World> Fit::world_now() const {
 }
 
 void Fit::take_pace() {
+  counted_.make_room(model_.strategy.world().local);
   way_.pace = pace_of(*this);
   way_.bodies.clear();
   for (int local = 0; local < model_.strategy.world().local; ++local)
@@ -193,7 +194,6 @@ History Fit::run() {
 // Samples are looked at once caches are shared, so that what is computed for that is kept.
 void Fit::agree() {
   Strategy& strategy = model_.strategy;
-  const World& world = strategy.world();
   if (is_alone(strategy)) return;
   const std::string words = fit_words(compiled_, train_, options_, seed_);
   require_same_words(strategy, "fit", words);
@@ -203,14 +203,15 @@ void Fit::agree() {
   require_same_data(members, "fit", "training data", train_, seed_);
   if (options_.validation)
     require_same_data(members, "fit", "validation data", *options_.validation, seed_);
-  if (compiled_.optimizer.updater().parts().client == nullptr || !(world.apart || course_.by_lease))
+  if (compiled_.optimizer.updater().parts().client == nullptr ||
+      (members.all_stay() && !course_.by_lease))
     return;
   AgreedLines lines;
   add_digest(lines, "training data", train_, seed_);
   if (options_.validation) add_digest(lines, "validation data", *options_.validation, seed_);
-  asked_ = world.asked + words + lines.text();
+  asked_ = strategy.world().asked + words + lines.text();
   // Who comes again begins behind that meeting.
-  if (world.apart && version() == 0) members.require_same("fit", asked_);
+  if (!members.all_stay() && version() == 0) members.require_same("fit", asked_);
 }
 
 void Fit::say_what_is_not_planned() const {
@@ -236,8 +237,8 @@ Position Fit::begin() {
     checkpoint = {.epoch = saved_.resumed->manifest.epoch,
                   .steps = saved_.resumed->manifest.step,
                   .in_epoch = saved_.resumed->manifest.step_in_epoch};
-  const Position at =
-      where_to_begin(course_, checkpoint, servers_at_, model_.strategy.world().apart);
+  const bool all_stay = model_.strategy.membership().all_stay();
+  const Position at = where_to_begin(course_, checkpoint, servers_at_, !all_stay);
   history_.steps = at.steps;
   return at;
 }
@@ -277,13 +278,10 @@ void Fit::run_epoch(const EpochPlan& plan) {
   const auto all = train_epoch(epoch, each);
   if (!all || all->samples == 0) return;
   if (each[0].bad_step < 0) look_at_parameters(epoch);
-  if (epoch.world->apart) {
-    const bool shows = model_.strategy.membership().those_here().chief;
-    if (shows != shown_.here) {
-      speak(shows);
-      callbacks_->be_chief(shows);
-      shown_.progress->begin_epoch(epoch.number, epoch.steps, begin);
-    }
+  if (const bool shows = model_.strategy.membership().those_here().chief; shows != shown_.here) {
+    speak(shows);
+    callbacks_->be_chief(shows);
+    shown_.progress->begin_epoch(epoch.number, epoch.steps, begin);
   }
   end_epoch(epoch, *all, each, seconds_since(begin));
 }
@@ -312,6 +310,11 @@ void Fit::before_steps(Epoch& epoch, int64_t next) {
   if (epoch.world->shares == model_.strategy.world().shares) return;
   epoch.world = world_now();
   if (epoch.loader) read_ahead(epoch, next);
+}
+
+void Fit::raise_in_turn(const Epoch& epoch, const Totals& own) {
+  if (epoch.world->in_turn() && own.bad_step >= 0 && options_.on_nan == OnNan::stop)
+    raise(epoch, own);
 }
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
@@ -348,7 +351,7 @@ std::unique_ptr<Pace> pace_of(Fit& fit) {
   const World& world = fit.strategy().world();
   if (not_in_step(servers)) return make_by_lease(fit);
   if (servers != nullptr && servers->spec().drop_slowest > 0) return make_in_step_but_late(fit);
-  if (world.apart) return make_in_step_but_lost(fit);
+  if (!fit.strategy().membership().all_stay()) return make_in_step_but_lost(fit);
   return world.in_turn() && world.size > 1 ? make_in_turn(fit) : make_in_step(fit);
 }
 

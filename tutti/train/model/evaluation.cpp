@@ -115,15 +115,16 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
     return Evaluation(*this, operation, epoch, loader, replica).over(topology);
   };
   Totals all;
-  do {  // again without those who were lost on the way
-    topology = std::make_shared<const mesh::Topology>(strategy.membership().those_here());
+  strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
+    topology = std::move(here);
     detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
     all = detail::sum_over_world(strategy, compiled->goals, strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
-  } while (strategy.world().apart && all.samples < epoch->num_samples());
+    return all.samples >= epoch->num_samples();
+  });
   for (const std::string& sample : loader->report().replaced)
     log_once(fmt::format("{} {}", operation, sample), LogLevel::warning,
              "{}: another sample in place of {}", operation, sample);

@@ -91,11 +91,10 @@ at::Tensor rows_over_world(Strategy& strategy, const std::vector<RowParts>& each
                            int64_t num_rows) {
   const auto [all, filled] =
       rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
-  const World& world = strategy.world();
-  if (!world.apart) return world.one_process() ? all : sum_of(strategy, all);
+  if (strategy.membership().alone()) return all;
   // Beside each row whether somebody has filled it.
-  const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, -1}), filled}, 1));
-  const int64_t width = sum.size(1) - 1;
+  const int64_t width = all.numel() / std::max<int64_t>(num_rows, 1);
+  const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, width}), filled}, 1));
   if (!sum.select(1, width).eq(1).all().item<bool>()) return {};
   return sum.narrow(1, 0, width).reshape(all.sizes());
 }
@@ -200,10 +199,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   detail::require_same_data(state.strategy.membership(), "predict", "data", dataset,
                             state.strategy.options().seed);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
-  const auto those_here = [&] {
-    return std::make_shared<const mesh::Topology>(state.strategy.membership().those_here());
-  };
-  auto topology = those_here();
+  std::shared_ptr<const mesh::Topology> topology;
   const auto loader =
       detail::make_loader({}, state.strategy.world(), state.strategy.options().threads_per_replica);
   const auto inputs = static_cast<size_t>(state.num_inputs);
@@ -241,19 +237,18 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     late.settle(Deadline(patience_with_device(replica.time_limit())));
     return parts;
   };
-  while (true) {
+  detail::Tensors all;
+  state.strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
+    topology = std::move(here);
     detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
     const auto each = state.strategy.run(own).values();
     const size_t outputs = detail::count_of_outputs(state.strategy, each);
-    detail::Tensors all;
-    bool complete = true;
-    for (size_t output = 0; output < outputs; ++output) {
+    all.clear();
+    for (size_t output = 0; output < outputs; ++output)
       all.push_back(detail::rows_over_world(state.strategy, each, output, epoch->num_samples()));
-      complete = complete && all.back().defined();
-    }
-    if (complete) return all;
-    topology = those_here();
-  }
+    return std::ranges::all_of(all, &at::Tensor::defined);
+  });
+  return all;
 }
 
 }  // namespace tutti

@@ -151,8 +151,8 @@ struct Optimizer::State final : WorldMember {
 
   // For a backward pass of the replica.
   detail::GradientListener* begin(const ReplicaContext& replica) const {
-    return updater->begin(replica.local_rank(),
-                          replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+    const bool overlaps = !replica.has_met_in_backward() && !strategy.world().in_turn();
+    return updater->begin(replica.local_rank(), overlaps ? Overlap::on : Overlap::off);
   }
 
   // What backward() begins with; undefined: with 1.

@@ -84,7 +84,6 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
     std::vector<at::Tensor> rates;         ///< by group, where steps are captured: float32
     std::vector<double> rates_there;       ///< what the host has sent
     at::Tensor squares_of;                 ///< [most, parameters]: places in `all_squares`
-    DeviceMark measured, updated;
   };
 
   /// What a local replica keeps for itself.
@@ -107,7 +106,7 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
     std::unique_ptr<DeviceLossScale> scale;  ///< null: losses are not scaled
     bool pushed = false;
     bool has_run = true;  ///< the last update on the device, or it is known that it may not
-    DeviceMark ready;
+    DeviceMark ready, measured, updated;
   };
 
   bool alone() const noexcept { return world_.size == 1 && !clips_; }
@@ -166,9 +165,11 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
   void leave_out_if(Lane& lane, const at::Tensor& bad);
   void take_all(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
   Verdict update_all(int replica);
+  void update_owned(int replica);
   void take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient);
   void leave_blank(Lane& lane, size_t parameter);
   void meet(int replica);
+  void after_others(int replica, DeviceMark Lane::* mark, const char* wait) const;
   Verdict agree(Lane& lane);
   void add_up(int owner);
   void add_up(int owner, const Run& run);
@@ -177,7 +178,6 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
   std::optional<at::Tensor> gather_flags(int owner, const Lane& lane);
   void update(int owner, const Lane& lane);
   void take_others(int replica);
-  Verdict update_in_turn();
   void finish_lane(Lane& lane);
 
   optim::Recipe recipe_;
@@ -201,7 +201,6 @@ class DeviceUpdater final : public Updater, public DeviceDecisions, public StepC
   std::atomic<bool> cut_off_{false};  // the last update may have used sums that were not whole
   double step_rate_ = 0;              // of this step; this process's
   std::atomic<double> next_learning_rate_;
-  int handed_in_in_turn_ = 0;
   ReadyHooks hooks_;  // ends before what it calls
 };
 

@@ -30,7 +30,9 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
       : rule_(recipe.rule()), layout_(Slots::of(slots_of(replicas.at(0)))), plan_(recipe, layout_) {
     parts_ = {.slices = this, .meter = this};
     world_ = world;
-    place_storage();
+    join_host();
+    place_values();
+    place_gradients();
     header_->learning_rate = rule_.learning_rate();
     if (world_.first_rank == 0) take_values(replicas[0]);
     bind(std::move(replicas));
@@ -69,11 +71,12 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void restore(const UpdaterState& state, const NamedTensors& parameters) override;
 
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
-    if (!world.one_process() || !world_.one_process())
-      throw UsageError("a world of several workers cannot be resized while it runs");
+    require_resizable(world_, world);
     require_whole();
     std::vector<optim::StepScalars> scalars = lanes_[0].scalars;
     world_ = world;
+    join_host();
+    place_gradients();
     bind(std::move(replicas));
     for (Lane& lane : lanes_) lane.scalars = scalars;
   }
@@ -94,9 +97,10 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
 
   // One replica's gradients of the current step, as its peers see them.
   struct alignas(64) Gradients {
-    uint8_t* used = nullptr;    // one byte a parameter, and VoteWords
-    std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
-    std::vector<const void*> pointers;  // where autograd left them (one process)
+    uint8_t* used = nullptr;  // one byte a parameter, and VoteWords
+    // Copied gradients, by the layout's offsets; null: peers read them where autograd left them.
+    std::byte* base = nullptr;
+    std::vector<const void*> pointers;  // there
     // By parameter: the step of which it is there, and that of which all are that come.
     std::atomic<int64_t>* ready = nullptr;
   };
@@ -133,7 +137,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     Array own_sums;         // of its stretches, where all must be there before the first is updated
     int64_t own_begin = 0;  // byte of the layout at which own_sums begins
     std::vector<double> gradient_scales;  // by parameter
-    std::optional<HostView> view;         // of several processes
+    HostView view;                        // whom it meets: alone, where replicas take turns
     std::optional<HostSums> sums;         // of several hosts
     ReadyHooks hooks;
     bool armed = false;
@@ -141,7 +145,11 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     int updates_measured = 0;  // by this step, the same on all replicas; 0: it measures none
   };
 
-  void place_storage();
+  void join_host();
+  SharedParts memory_here(int64_t of_first, int64_t of_each);
+  void place_values();
+  void place_gradients();
+  bool several_hosts() const { return !lanes_[0].view.rails.empty(); }
   void take_values(const NamedTensors& values);
   void share_values();
   NamedTensors named_states() const;
@@ -150,9 +158,10 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void bind(std::vector<NamedTensors> replicas);
   int64_t ended() const { return header_->ended.load(std::memory_order_acquire); }
   GradientListener* listener(int replica);
-  /// The halves of a step: until all have handed in, and from there.
+  /// The halves of a step: until all have handed in, and from there, for those on its thread.
   void hand_in(int replica, std::span<const at::Tensor> gradients, const Vote& vote);
   Verdict update_all(int replica, const Deadline& deadline);
+  void publish(int replica, int parameter, const at::Tensor& gradient);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
   /// Parameters stay as they are.
   Verdict agree(Lane& lane);
@@ -165,7 +174,8 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   const void* chunk_gradient(Lane& lane, const Stretch& chunk);
   void make_sums(Lane& lane, std::span<const Stretch> stretches);
   void measure(Lane& lane, std::span<const Stretch> stretches);
-  void meet(Lane& lane);
+  /// The other replicas of the host have written what this one is to read.
+  void meet(Lane& lane) { lane.view.inside.barrier(world_.time_limit); }
   std::byte* sum_at(const Lane& lane, const Stretch& stretch) const;
   std::array<void*, optim::kMostStates> states_at(int64_t offset) const;
   std::span<void* const> used_states(const std::array<void*, optim::kMostStates>& all) const {
@@ -182,13 +192,6 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void make_room_for_sums(Lane& lane);
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);
-  Verdict update_in_turn();
-
-  /// The replicas that share the storage.
-  Group& here(int replica) {
-    Lane& lane = lanes_[replica];
-    return lane.view ? lane.view->inside : world_.groups[replica];
-  }
 
   // Byte `offset` of the optimizer's state number `state`.
   std::byte* state_at(int state, int64_t offset) const {
@@ -202,10 +205,9 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   ReductionShape shape_here_ = ReductionShape::flat(1);  // of the replicas of this host
   Header* header_ = nullptr;
   std::byte* values_ = nullptr;  // parameters, then each state, all by the layout's offsets
-  std::shared_ptr<const void> owner_;
+  std::shared_ptr<const void> owner_, gradients_owner_;
   std::vector<Gradients> gradients_;  // of all replicas of this host
   std::vector<Lane> lanes_;           // of local replicas
-  std::vector<Array> own_memory_;
   // Where the plan needs norms: sums of squares of every block, by its owner, for all of the host.
   std::span<double> gradient_squares_;
   std::span<optim::Squares> measured_;
@@ -216,7 +218,6 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   std::shared_ptr<const void> squares_owner_;
   GradientSquares squares_;  // of the last step; local replica 0's
   std::atomic<double> next_learning_rate_{rule_.learning_rate()};
-  int handed_in_in_turn_ = 0;
 };
 
 }  // namespace tutti::detail

@@ -30,8 +30,7 @@ class InParts final : public StepBody {
     Totals& totals = fit_.model().laid_out->gives_outputs(of.replica) ? own : scratch;
     const Tensors gradients = gradients_of(of, totals);
     if (totals.bad_step >= 0 && own.bad_step < 0) own.bad_step = of.batch.step();
-    if (totals.bad_step >= 0 && of.epoch.world->in_turn() && fit_.options().on_nan == OnNan::stop)
-      fit_.raise(of.epoch, own);
+    fit_.raise_in_turn(of.epoch, own);
     update(of, gradients, totals.bad_step >= 0);
     fit_.model().laid_out->pipeline(of.replica, fit_.options().microbatches).send_ties();
     show(of);

@@ -38,9 +38,7 @@ void WholeBody::train(const BatchOfStep& of) {
     for (const auto& watcher : fit_.watchers()) watcher->forward_begins();
     made = loss(of, std::move(columns), by);
   });
-  const Totals& totals = of.tally.totals;
-  if (of.epoch.world->in_turn() && totals.bad_step >= 0 && fit_.options().on_nan == OnNan::stop)
-    fit_.raise(of.epoch, totals);  // the update is still to come
+  fit_.raise_in_turn(of.epoch, of.tally.totals);
   for (const auto& watcher : fit_.watchers()) watcher->forward_ended(watched);
   update(of, made);
   for (const auto& watcher : fit_.watchers()) watcher->update_ended();

@@ -23,21 +23,23 @@ class CountedInput {
  public:
   CountedInput(const Goals& goals, int64_t num_inputs, bool accumulates);
   bool wanted() const noexcept { return wanted_; }  ///< there is such a loss
+  /// For as many local replicas; between steps.
+  void make_room(int replicas) { read_.resize(static_cast<size_t>(replicas)); }
 
   /// A local replica's parts of the batches from `first` to `end`, and what counts in them.
   StepInput read(int local, const Epoch& epoch, int64_t first, int64_t end);
   /// From then on what counts is that of all replicas. Collective over them.
-  static void add_up(ReplicaContext& replica, const World& world, StepInput& input);
+  static void add_up(const ReplicaContext& replica, const World& world, StepInput& input);
 
  private:
   StepInput read_one(int local, const Epoch& epoch, int64_t first, int64_t end) const;
-  std::vector<StepInput> read_all(const Epoch& epoch, int64_t first, int64_t end) const;
+  void read_turn(int local, const Epoch& epoch, int64_t first, int64_t end);
 
   const Goals& goals_;
   int64_t num_inputs_;
   bool accumulates_;
   bool wanted_;
-  std::vector<StepInput> in_turn_;  // of replicas that take turns, by local rank
+  std::vector<StepInput> read_;  // by local replica, until it asks
 };
 
 }  // namespace tutti::detail

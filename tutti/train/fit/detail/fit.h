@@ -97,6 +97,9 @@ class Fit {
   void take_back_left_out(const Epoch& epoch, const Totals& totals);
   /// Throws what callbacks, losses and signals ask for. Every replica agrees on `totals`.
   void raise(const Epoch& epoch, const Totals& totals);
+  /// Before its update, what a replica's own bad step asks for: where they take turns nobody waits
+  /// for it.
+  void raise_in_turn(const Epoch& epoch, const Totals& own);
 
   int64_t steps_until_pause(const Epoch& epoch, int64_t done) const;
   /// Between two runs, for the watchers: where shares have moved, what comes from step `next` on is
