@@ -2,14 +2,12 @@
 /// Thread rule: the main thread alone.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include "tutti/cli/arguments.h"
 
 namespace tutti::bench {
 
-void add_compare(CLI::App& app, int& exit_code);
-void add_all_reduce(CLI::App& app, int& exit_code);
-void add_servers(CLI::App& app, int& exit_code);
+void add_compare(cli::Command& program);
+void add_all_reduce(cli::Command& program);
+void add_servers(cli::Command& program);
 
 }  // namespace tutti::bench

@@ -6,8 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
@@ -60,56 +58,46 @@ int beside_peers(const AllReduceFlags& flags) {
 
 }  // namespace
 
-void add_compare(CLI::App& app, int& exit_code) {
+void add_compare(Command& program) {
   auto flags = std::make_shared<CompareFlags>();
-  CLI::App* command =
-      app.add_subcommand("compare", "The same work in PyTorch, JAX and here, in turn");
-  command->add_option("--data", flags->data, "Folder of doodles")
-      ->type_name("DIR")
-      ->capture_default_str();
-  command->add_option("--models", flags->models, "Of mlp, cnn, wide")
-      ->type_name("NAME,...")
-      ->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_option("--steps", flags->steps, "Timed steps (default: what takes 1.5 s)")
-      ->check(whole_number(1, kMostSteps))
-      ->type_name("K");
-  command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
-  command->add_flag("--all-reduce", flags->all_reduce,
-                    "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
-                    "instead of steps");
-  command->add_option("--json", flags->json, "File for the figures, a JSON object a line")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->footer(
+  Command& command = program.command("compare", "The same work in PyTorch, JAX and here, in turn");
+  command.add("--data", "DIR", &flags->data, "Folder of doodles");
+  command.add("--models", "NAME,...", &flags->models, "Of mlp, cnn, wide");
+  command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
+  command.add("--steps", "K", &flags->steps, whole_number(1, kMostSteps),
+              "Timed steps (default: what takes 1.5 s)");
+  command.flag("--quick", &flags->quick, "A few steps, one round: does it still run?");
+  command.flag("--all-reduce", &flags->all_reduce,
+               "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
+               "instead of steps");
+  command.add("--json", "FILE", &flags->json, some_name(),
+              "File for the figures, a JSON object a line");
+  command.footer =
       "Peers are installed by tools/setup --bench; without PyTorch nothing is compared, the others "
       "are left out by name.\n\n"
       "Examples:\n"
       "  tutti_bench compare\n"
       "  tutti_bench compare --models mlp --rounds 9 --json compare.json\n"
-      "  tutti_bench compare --all-reduce");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_comparisons());
-    exit_code = compare(*flags);
-  });
+      "  tutti_bench compare --all-reduce";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_comparisons());
+    return compare(*flags);
+  };
 }
 
-void add_all_reduce(CLI::App& app, int& exit_code) {
+void add_all_reduce(Command& program) {
   auto flags = std::make_shared<AllReduceFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = program.command(
       "all-reduce", "A collective of shm or tcp beside Open MPI, Gloo, DeepSpeed and oneCCL");
-  add_all_reduce_flags(*command, *flags);
-  command->footer(
+  add_all_reduce_flags(command, *flags);
+  command.footer =
       "Each round measures here and every peer in turn; the rows are medians of the rounds' "
       "ratios.\n\n"
       "Examples:\n"
       "  tutti_bench all-reduce --engine tcp --ranks 2\n"
       "  tutti_bench all-reduce --ranks 4 --collective all_gather --bytes 64K,1M --json "
-      "gather.json");
-  command->callback([flags, &exit_code] { exit_code = beside_peers(*flags); });
+      "gather.json";
+  command.action = [flags] { return beside_peers(*flags); };
 }
 
 }  // namespace tutti::bench

@@ -7,8 +7,6 @@
 #include <memory>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
@@ -209,50 +207,28 @@ int servers(const Flags& flags) {
 
 }  // namespace
 
-void add_servers(CLI::App& app, int& exit_code) {
+void add_servers(Command& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      app.add_subcommand("servers", "Pull and push of parameter servers, beside their limit");
-  command->add_option("--servers", flags->servers, "How many, on this machine")
-      ->check(whole_number(1, 64))
-      ->type_name("S")
-      ->capture_default_str();
-  command->add_option("--workers", flags->workers, "How many, on this machine")
-      ->check(whole_number(1, 64))
-      ->type_name("N")
-      ->capture_default_str();
-  command
-      ->add_option("--bytes", flags->bytes,
-                   "Sizes of the variable, with K, M, G for powers of 1024")
-      ->type_name("SIZE,...")
-      ->capture_default_str();
-  command->add_option("--engine", flags->engine, "shm: shared memory; tcp: over 127.0.0.1")
-      ->check(one_of("engine", {"shm", "tcp"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->add_option("--staleness", flags->staleness, "0, s or inf, a row each")
-      ->type_name("S,...")
-      ->capture_default_str();
-  command->add_flag("--no-backups", flags->no_backups, "Of servers; one has none anyway");
-  command->add_option("--rounds", flags->rounds, "Turns of all operations, and of the limit")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_option("--rows", flags->rows, "An embedding table of so many, in place of --bytes")
-      ->check(whole_number(1, int64_t{1} << 26))
-      ->type_name("N");
-  command->add_option("--width", flags->width, "float32 elements of its rows")
-      ->check(whole_number(1, 4096))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--keys", flags->keys, "Of a worker's batch")
-      ->check(whole_number(1, int64_t{1} << 20))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--json", flags->json, "File for the figures, a JSON object a line")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->footer(
+  Command& command =
+      program.command("servers", "Pull and push of parameter servers, beside their limit");
+  command.add("--servers", "S", &flags->servers, whole_number(1, 64), "How many, on this machine");
+  command.add("--workers", "N", &flags->workers, whole_number(1, 64), "How many, on this machine");
+  command.add("--bytes", "SIZE,...", &flags->bytes,
+              "Sizes of the variable, with K, M, G for powers of 1024");
+  command.add("--engine", "NAME", &flags->engine, one_of("engine", {"shm", "tcp"}),
+              "shm: shared memory; tcp: over 127.0.0.1");
+  command.add("--staleness", "S,...", &flags->staleness, "0, s or inf, a row each");
+  command.flag("--no-backups", &flags->no_backups, "Of servers; one has none anyway");
+  command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000),
+              "Turns of all operations, and of the limit");
+  command.add("--rows", "N", &flags->rows, whole_number(1, int64_t{1} << 26),
+              "An embedding table of so many, in place of --bytes");
+  command.add("--width", "N", &flags->width, whole_number(1, 4096), "float32 elements of its rows");
+  command.add("--keys", "N", &flags->keys, whole_number(1, int64_t{1} << 20),
+              "Of a worker's batch");
+  command.add("--json", "FILE", &flags->json, some_name(),
+              "File for the figures, a JSON object a line");
+  command.footer =
       "GB/s are 1e9 bytes of the variable a second and worker. The limit is max(S/B, nS/(kB)) for "
       "n\n"
       "workers and k servers that do nothing else, with B measured beside: of tcp a raw stream's "
@@ -264,11 +240,11 @@ void add_servers(CLI::App& app, int& exit_code) {
       "  tutti_bench servers\n"
       "  tutti_bench servers --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
       "ps.json\n"
-      "  tutti_bench servers --servers 1 --workers 1 --rows 1000000");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_benches());
-    exit_code = servers(*flags);
-  });
+      "  tutti_bench servers --servers 1 --workers 1 --rows 1000000";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_benches());
+    return servers(*flags);
+  };
 }
 
 }  // namespace tutti::bench

@@ -122,10 +122,25 @@ FORBIDDEN = [
         "an error must not vanish: name what may fail and say why that is fine",
     ),
 ]
+# (rule, the one source that sees a library, whose that rule is, the library, what is to be had instead).
 # What a file or a peer says is read in one place, which bounds how deep it goes; and each source that
-# sees nlohmann's headers is two seconds of a build.
-JSON_READER = "tutti/base/json.cpp"
-NLOHMANN = re.compile(r"\bnlohmann\b")
+# sees nlohmann's headers, or CLI11's, is seconds of a build.
+READERS = [
+    (
+        "json",
+        "tutti/base/json.cpp",
+        r"tutti/.*\.(h|cpp)",
+        re.compile(r"\bnlohmann\b"),
+        "a Json is of tutti/base/json.h",
+    ),
+    (
+        "cli11",
+        "tutti/cli/parse.cpp",
+        r"(tutti|tests|bench/compare)/.*\.(h|cpp)",
+        re.compile(r"\bCLI(::|/)"),
+        "flags are described by tutti/cli/arguments.h",
+    ),
+]
 PLACEMENT_NEW = re.compile(r"\bnew\s*\(")
 
 
@@ -166,12 +181,11 @@ def check_forbidden(tree):
 
 def check_readers(tree):
     return [
-        finding(
-            "json", path, line_of(tree.code(path), match.start()), "a Json is of tutti/base/json.h"
-        )
-        for path in tree.matching(r"tutti/.*\.(h|cpp)")
-        if path != JSON_READER
-        for match in NLOHMANN.finditer(tree.code(path))
+        finding(rule, path, line_of(tree.code(path), match.start()), words)
+        for rule, reader, paths, library, words in READERS
+        for path in tree.matching(paths)
+        if path != reader
+        for match in library.finditer(tree.code(path))
     ]
 
 

@@ -7,9 +7,10 @@
 #include <csignal>
 #include <exception>
 #include <system_error>
+#include <type_traits>
+#include <utility>
 
-#include <CLI/CLI.hpp>
-
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/suggest.h"
@@ -18,99 +19,100 @@
 namespace tutti::cli {
 namespace {
 
-std::vector<std::string> flags_of(const CLI::App& app) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) flags.push_back("-" + name);
-  }
-  return flags;
+// What stands at the target as --help says it; "": none.
+std::string text_at(const std::string* text) { return *text; }
+
+template <class Number>
+  requires std::is_arithmetic_v<Number>
+std::string text_at(const Number* number) {
+  return *number == 0 ? "" : fmt::to_string(*number);
 }
 
-/// Those that --help lists.
-std::vector<std::string> subcommands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands({}))
-    if (!sub->get_group().empty()) names.push_back(sub->get_name());
-  return names;
+template <class Value>
+std::string text_at(const std::optional<Value>* /*unset*/) {
+  return "";
 }
 
-/// The deepest subcommand that was used.
-const CLI::App& used(const CLI::App& app) {
-  const auto subs = app.get_subcommands();
-  return subs.empty() ? app : used(*subs.front());
-}
-
-/// CLI11 only says that a subcommand is required; this names the word that is none.
-void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv) {
-  const auto names = subcommands_of(app);
-  if (argc < 2 || names.empty()) return;
-  const std::string word = argv[1];
-  if (word.empty() || word.front() == '-') return;
-  const auto is_it = [&](const CLI::App* sub) { return sub->get_name() == word; };
-  const auto is_place = [](const CLI::Option* option) { return option->get_positional(); };
-  if (app.get_subcommands(is_it).empty()) {
-    if (!app.get_options(is_place).empty()) return;  // the command has words of its own
-    throw UsageError(unknown_message("command", word, names));
-  }
-  refuse_unknown_subcommand(*app.get_subcommand(word), argc - 1, argv + 1);
-}
-
-/// Where "--" stands between the flags and the program of a command that starts one (CLI11 would
-/// end the command there); argc: nowhere.
-int mark_before_program(const CLI::App& app, int argc, const char* const* argv) {
-  const auto named = [&](const CLI::App* sub) { return argc > 1 && sub->get_name() == argv[1]; };
-  const auto commands = app.get_subcommands(named);
-  if (commands.empty() || !commands.front()->get_prefix_command()) return argc;
-  for (int i = 2; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--") return i;
-    if (word.empty() || word.front() != '-') break;
-    const CLI::Option* const flag = commands.front()->get_option_no_throw(word);
-    if (flag != nullptr && flag->get_items_expected_max() > 0) ++i;  // its value
-  }
-  return argc;
-}
-
-[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App& command = used(app);
-  for (const std::string& word : command.remaining(true)) refuse_unknown_flag(command, word);
-  for (const std::string& word : app.remaining(true)) refuse_unknown_flag(command, word);
-  throw UsageError(fmt::format("{} (--help shows what is possible)", error.what()));
+template <class Value>
+std::string text_at(const std::vector<Value>* values) {
+  return values->empty() ? "" : fmt::format("[{}]", fmt::join(*values, ","));
 }
 
 }  // namespace
 
-void parse(CLI::App& app, int argc, const char* const* argv) {
-  refuse_unknown_subcommand(app, argc, argv);
-  try {
-    std::vector<const char*> words(argv, argv + argc);
-    if (const int mark = mark_before_program(app, argc, argv); mark < argc)
-      words.erase(words.begin() + mark);
-    app.parse(static_cast<int>(words.size()), words.data());
-  } catch (const CLI::Success& wish) {  // --help, --version
-    app.exit(wish);
-  } catch (const CLI::ParseError& error) {
-    refuse(app, error);
-  }
+std::vector<std::string> Argument::names() const {
+  if (is_place()) return {};
+  return short_name.empty() ? std::vector{name} : std::vector{name, short_name};
 }
 
-void refuse_unknown_flag(const CLI::App& app, const std::string& word) {
-  if (word.size() < 2 || word.front() != '-') return;
-  const std::string flag = word.substr(0, word.find('='));
-  throw UsageError(unknown_message("flag", flag, flags_of(app)));
+std::string Argument::default_text() const {
+  if (preset || !takes_value()) return preset.value_or("");
+  return std::visit([](const auto* target) { return text_at(target); }, to);
 }
 
-std::vector<std::string> typed_in(const CLI::App& command) {
+Command::Command(std::string own_name, std::string own_help)
+    : name(std::move(own_name)), help(std::move(own_help)) {
+  flag("--help", nullptr, "Print this help message and exit").short_name = "-h";
+}
+
+Argument& Command::add(std::string argument, std::string value, Target to, Check check,
+                       std::string words) {
+  return arguments.emplace_back(Argument{.name = std::move(argument),
+                                         .value = std::move(value),
+                                         .to = to,
+                                         .help = std::move(words),
+                                         .check = std::move(check),
+                                         .group = group});
+}
+
+Argument& Command::add(std::string argument, std::string value, Target to, std::string words) {
+  return add(std::move(argument), std::move(value), to, Check{}, std::move(words));
+}
+
+Argument& Command::flag(std::string argument, bool* to, std::string words) {
+  return add(std::move(argument), "", to, std::move(words));
+}
+
+Argument& Command::place(std::string argument, Target to, Check check, std::string words) {
+  Argument& added = add(std::move(argument), "", to, std::move(check), std::move(words));
+  added.required = true;
+  return added;
+}
+
+void Command::add_version(std::string text) {
+  version = std::move(text);
+  flag("--version", nullptr, "Print the version and exit");
+}
+
+Command& Command::command(std::string its_name, std::string its_help) {
+  Command& added = commands.emplace_back(std::move(its_name), std::move(its_help));
+  added.footer = footer;
+  return added;
+}
+
+Argument& Command::at(const std::string& argument) {
+  const auto found = std::ranges::find(arguments, argument, &Argument::name);
+  TUTTI_CHECK(found != arguments.end(), "{} has no argument {}", name, argument);
+  return *found;
+}
+
+std::vector<std::string> Command::typed() const {
   std::vector<std::string> typed;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->count() == 0 || option->get_lnames().empty()) continue;
-    const bool has_value = option->get_items_expected_max() > 0;
-    typed.push_back(
-        fmt::format("--{}{}{}", option->get_lnames().front(), has_value ? " " : "",
-                    has_value ? fmt::to_string(fmt::join(option->results(), ",")) : ""));
+  for (const Argument& argument : arguments) {
+    if (argument.is_place() || argument.given.empty()) continue;
+    typed.push_back(argument.takes_value()
+                        ? fmt::format("{} {}", argument.name, fmt::join(argument.given, ","))
+                        : argument.name);
   }
   return typed;
+}
+
+void refuse_unknown_flag(const Command& command, const std::string& word) {
+  if (word.size() < 2 || word.front() != '-') return;
+  std::vector<std::string> known;
+  for (const Argument& argument : command.arguments)
+    for (const std::string& name : argument.names()) known.push_back(name);
+  throw UsageError(unknown_message("flag", word.substr(0, word.find('=')), known));
 }
 
 int guarded(const std::function<std::string()>& place, const std::function<int()>& body) {

@@ -19,101 +19,117 @@ namespace tutti::cli {
 namespace {
 
 template <class Accept>
-CLI::Validator number_check(Accept accept, const std::string& expected) {
-  return CLI::Validator(
-      [accept, expected](std::string& text) {
-        const auto value = number_in<double>(text);
-        if (value && accept(*value)) return std::string();
-        return fmt::format("got \"{}\"; expected {}", text, expected);
-      },
-      "");
+Check number_check(Accept accept, const std::string& expected) {
+  return {[accept, expected](std::string& text) {
+    const auto value = number_in<double>(text);
+    if (value && accept(*value)) return std::string();
+    return fmt::format("got \"{}\"; expected {}", text, expected);
+  }};
+}
+
+bool is_whole(const std::string& text, int64_t low, int64_t high) {
+  const auto value = number_in<int64_t>(text);
+  return value && *value >= low && *value <= high;
+}
+
+bool is_one_of(const std::vector<std::string>& known, const std::string& text) {
+  return std::ranges::find(known, text) != known.end();
 }
 
 }  // namespace
 
-CLI::Validator whole_number(int64_t low, int64_t high) {
-  return CLI::Validator(
-      [low, high](std::string& text) {
-        const auto value = number_in<int64_t>(text);
-        if (value && *value >= low && *value <= high) return std::string();
-        return fmt::format("got \"{}\"; expected a whole number, {} to {}", text, low, high);
-      },
-      "");
+Check whole_number(int64_t low, int64_t high) {
+  return {[low, high](std::string& text) {
+    if (is_whole(text, low, high)) return std::string();
+    return fmt::format("got \"{}\"; expected a whole number, {} to {}", text, low, high);
+  }};
 }
 
-CLI::Validator positive_number(double high) {
+Check positive_number(double high) {
   return number_check([high](double value) { return value > 0 && value <= high; },
                       fmt::format("a number above 0, at most {}", high));
 }
 
-CLI::Validator number_between(double low, double high) {
+Check number_between(double low, double high) {
   return number_check([low, high](double value) { return value >= low && value <= high; },
                       fmt::format("a number, {} to {}", low, high));
 }
 
 Millis millis_of(double seconds) { return Millis(static_cast<int64_t>(std::ceil(seconds * 1000))); }
 
-CLI::Validator some_name() {
-  return CLI::Validator(
-      [](std::string& text) {
-        return text.empty() ? std::string("got \"\"; expected a name") : std::string();
-      },
-      "");
+Check some_name() {
+  return {[](std::string& text) {
+    return text.empty() ? std::string("got \"\"; expected a name") : std::string();
+  }};
 }
 
-CLI::Validator one_of(std::string what, std::vector<std::string> known,
-                      std::vector<std::string> later) {
-  std::string words = fmt::format("{}", fmt::join(known, " "));  // for completion_of()
-  CLI::Validator validator(
-      [what = std::move(what), known = std::move(known),
-       later = std::move(later)](std::string& text) {
-        if (std::find(known.begin(), known.end(), text) != known.end()) return std::string();
-        if (std::find(later.begin(), later.end(), text) != later.end())
-          return fmt::format("{} \"{}\" is not in this version; it has {}", what, text,
-                             fmt::join(known, ", "));
-        return unknown_message(what, text, known);
-      },
-      "");
-  return validator.name(std::move(words));
+Check one_of(std::string what, std::vector<std::string> known, std::vector<std::string> later) {
+  return {.answer =
+              [what = std::move(what), known, later = std::move(later)](std::string& text) {
+                if (is_one_of(known, text)) return std::string();
+                if (is_one_of(later, text))
+                  return fmt::format("{} \"{}\" is not in this version; it has {}", what, text,
+                                     fmt::join(known, ", "));
+                return unknown_message(what, text, known);
+              },
+          .words = known};
 }
 
-CLI::Validator renamed_word(std::string flag, std::string word, std::string now) {
-  return CLI::Validator(
-      [flag = std::move(flag), word = std::move(word), now = std::move(now)](std::string& text) {
-        if (text != word) return std::string();
-        say_to(stderr, "tutti: {0} {1} is {0} {2} now; {1} goes with the next release\n", flag,
-               word, now);
-        text = now;
-        return std::string();
-      },
-      "");
+Check in_range(int64_t low, int64_t high) {
+  return {.answer =
+              [low, high](std::string& text) {
+                if (is_whole(text, low, high)) return std::string();
+                return fmt::format("Value {} not in range {} to {}", text, low, high);
+              },
+          .described = fmt::format("INT in [{} - {}]", low, high)};
 }
 
-CLI::Validator compression_word() {
-  return CLI::Validator(
-      [](std::string& text) {
-        try {
-          compression_from(text);
-          return std::string();
-        } catch (const UsageError& error) {
-          return std::string(error.what());
-        }
-      },
-      "");
+Check member_of(const std::vector<std::string>& known) {
+  const std::string all = fmt::format("{{{}}}", fmt::join(known, ","));
+  return {.answer =
+              [known, all](std::string& text) {
+                return is_one_of(known, text) ? "" : fmt::format("{} not in {}", text, all);
+              },
+          .described = all};
 }
 
-CLI::Validator device_words() {
-  CLI::Validator validator(
-      [](std::string& text) {
-        try {
-          check_device_words(text);
-          return std::string();
-        } catch (const UsageError& error) {  // CLI11 says the flag
-          return std::string(error.what()).substr(fmt::format("--device {}: ", text).size());
-        }
-      },
-      "");
-  return validator.name("cpu cuda auto");  // for completion_of()
+Check renamed_word(std::string flag, std::string word, std::string now, Check check) {
+  const auto asked = check.answer;
+  check.answer = [flag = std::move(flag), word = std::move(word), now = std::move(now),
+                  asked](std::string& text) {
+    if (text == word) {
+      say_to(stderr, "tutti: {0} {1} is {0} {2} now; {1} goes with the next release\n", flag, word,
+             now);
+      text = now;
+    }
+    return asked(text);
+  };
+  return check;
+}
+
+Check compression_word() {
+  return {[](std::string& text) {
+    try {
+      compression_from(text);
+      return std::string();
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  }};
+}
+
+Check device_words() {
+  return {
+      .answer =
+          [](std::string& text) {
+            try {
+              check_device_words(text);
+              return std::string();
+            } catch (const UsageError& error) {  // the parser says the flag
+              return std::string(error.what()).substr(fmt::format("--device {}: ", text).size());
+            }
+          },
+      .words = {"cpu", "cuda", "auto"}};
 }
 
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text) {

@@ -8,87 +8,51 @@
 #include <memory>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
 namespace {
 
-struct Flag {
-  std::vector<std::string> names;  ///< "--replicas", "-n"; empty: a positional
-  std::string value;               ///< "N", "DIR"; empty: it takes none
-  std::string preset;              ///< value where it is not given; empty: none, or not told
-  std::string help;
-  std::vector<std::string> words;  ///< that it takes; empty: any
-  bool takes_path() const { return value == "DIR" || value == "FILE" || value == "PROGRAM"; }
+/// A command, and the words that lead to it: {"bench", "step"}; of the program none.
+struct Entry {
+  std::vector<std::string> path;
+  const Command* command;
 };
 
-struct Command {
-  std::vector<std::string> path;  ///< {"bench", "step"}; empty: the program
-  std::string help;
-  std::vector<Flag> flags;
-  std::string footer;
-  std::vector<std::string> subcommands;
-  bool starts_program = false;  ///< that the rest of the line names
-};
-
-/// What one_of() has left at an option.
-std::vector<std::string> words_of(CLI::Option& option) {
-  std::vector<std::string> words;
-  try {
-    const std::string joined = option.get_validator(0)->get_name();
-    for (size_t at = 0; at < joined.size();) {
-      const size_t end = std::min(joined.find(' ', at), joined.size());
-      words.push_back(joined.substr(at, end - at));
-      at = end + 1;
-    }
-  } catch (const CLI::OptionNotFound&) {
-  }
-  return words;
+/// "N", "DIR"; of a place its name; "": it takes none.
+std::string value_of(const Argument& argument) {
+  if (argument.is_place()) return argument.name;
+  const std::string& described = argument.check.described;
+  return argument.value + (described.empty() ? "" : ":" + described);
 }
 
-Flag flag_of(CLI::Option& option) {
-  Flag flag{.names = {},
-            .value = "",
-            .preset = option.get_default_str(),
-            .help = option.get_description(),
-            .words = words_of(option)};
-  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
-  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
-  if (flag.names.empty())
-    flag.value = option.get_name();
-  else if (option.get_items_expected_max() > 0)
-    flag.value = option.get_type_name();
-  return flag;
+bool takes_path(const Argument& argument) {
+  return argument.value == "DIR" || argument.value == "FILE" || argument.value == "PROGRAM";
 }
 
-void list_commands(CLI::App& app, const std::vector<std::string>& path, std::vector<Command>& all) {
-  if (app.get_group().empty()) return;  // hidden
-  Command command{.path = path,
-                  .help = app.get_description(),
-                  .flags = {},
-                  .footer = "",
-                  .subcommands = {},
-                  .starts_program = app.get_prefix_command()};
-  command.footer = app.get_footer();
-  for (CLI::Option* const option : app.get_options([](const CLI::Option*) { return true; }))
-    command.flags.push_back(flag_of(*option));
-  const auto subs = app.get_subcommands([](const CLI::App*) { return true; });
-  for (const CLI::App* const sub : subs)
-    if (!sub->get_group().empty()) command.subcommands.push_back(sub->get_name());
-  all.push_back(std::move(command));
-  for (CLI::App* const sub : subs) {
+void list_commands(const Command& command, const std::vector<std::string>& path,
+                   std::vector<Entry>& all) {
+  if (command.hidden) return;
+  all.push_back({path, &command});
+  for (const Command& one : command.commands) {
     auto deeper = path;
-    deeper.push_back(sub->get_name());
-    list_commands(*sub, deeper, all);
+    deeper.push_back(one.name);
+    list_commands(one, deeper, all);
   }
 }
 
-std::vector<Command> commands_of(CLI::App& app) {
-  std::vector<Command> all;
-  list_commands(app, {}, all);
+std::vector<Entry> commands_of(const Command& program) {
+  std::vector<Entry> all;
+  list_commands(program, {}, all);
   return all;
+}
+
+std::vector<const Command*> listed_in(const Command& command) {
+  std::vector<const Command*> listed;
+  for (const Command& one : command.commands)
+    if (!one.hidden) listed.push_back(&one);
+  return listed;
 }
 
 std::string joined(const std::vector<std::string>& words, const char* between = " ") {
@@ -100,38 +64,39 @@ std::string joined(const std::vector<std::string>& words, const char* between = 
 /// "--strategy|-s) words=... ;;": what follows a flag.
 std::string bash_values(const Command& command) {
   std::string cases;
-  for (const Flag& flag : command.flags) {
-    if (flag.names.empty() || flag.value.empty()) continue;
-    const std::string then = flag.takes_path()    ? "files=yes"
-                             : flag.words.empty() ? "none=yes"
-                                                  : "words='" + joined(flag.words) + "'";
-    cases += fmt::format("        {}) {} ;;\n", joined(flag.names, "|"), then);
+  for (const Argument& flag : command.arguments) {
+    if (flag.is_place() || value_of(flag).empty()) continue;
+    const std::string then = takes_path(flag) ? "files=yes"
+                             : flag.check.words.empty()
+                                 ? "none=yes"
+                                 : "words='" + joined(flag.check.words) + "'";
+    cases += fmt::format("        {}) {} ;;\n", joined(flag.names(), "|"), then);
   }
   return cases;
 }
 
 /// What may stand where no flag's value does.
 std::string bash_words(const Command& command) {
-  std::vector<std::string> words = command.subcommands;
+  std::vector<std::string> words;
+  for (const Command* const one : listed_in(command)) words.push_back(one->name);
   bool files = command.starts_program;
-  for (const Flag& flag : command.flags) {
-    words.insert(words.end(), flag.names.begin(), flag.names.end());
-    if (!flag.names.empty()) continue;
-    words.insert(words.end(), flag.words.begin(), flag.words.end());
-    files = files || flag.words.empty();
+  for (const Argument& argument : command.arguments) {
+    const auto more = argument.is_place() ? argument.check.words : argument.names();
+    words.insert(words.end(), more.begin(), more.end());
+    files = files || (argument.is_place() && more.empty());
   }
   return fmt::format("words='{}'{}", joined(words), files ? "; files=yes" : "");
 }
 
-std::string bash(const std::vector<Command>& commands) {
+std::string bash(const std::vector<Entry>& entries) {
   std::string deeper;
   std::string cases;
-  for (const Command& command : commands) {
-    const std::string path = joined(command.path);
+  for (const Entry& entry : entries) {
+    const std::string path = joined(entry.path);
     if (!path.empty()) deeper += fmt::format("      '{}') command='{}' ;;\n", path, path);
     cases +=
         fmt::format("    '{}')\n      case \"$before\" in\n{}        *) {} ;;\n      esac ;;\n",
-                    path, bash_values(command), bash_words(command));
+                    path, bash_values(*entry.command), bash_words(*entry.command));
   }
   return fmt::format(
       R"(# Completion of tutti for bash, made by: tutti completion bash
@@ -178,52 +143,53 @@ std::string zsh_text(std::string_view text, std::string_view special = "[]:\\") 
 }
 
 /// ":N:(words)", what _arguments wants to know of a value.
-std::string zsh_value(const Flag& flag) {
-  if (flag.value.empty()) return "";
-  const std::string action = flag.takes_path()    ? "_files"
-                             : flag.words.empty() ? " "
-                                                  : "(" + joined(flag.words) + ")";
-  return fmt::format(":{}:{}", zsh_text(flag.value), action);
+std::string zsh_value(const Argument& flag) {
+  const std::string value = value_of(flag);
+  if (value.empty()) return "";
+  const std::string action = takes_path(flag)           ? "_files"
+                             : flag.check.words.empty() ? " "
+                                                        : "(" + joined(flag.check.words) + ")";
+  return fmt::format(":{}:{}", zsh_text(value), action);
 }
 
 std::string zsh_function(const std::vector<std::string>& path) {
   return path.empty() ? "_tutti" : "_tutti_" + joined(path, "_");
 }
 
-std::string zsh(const std::vector<Command>& commands) {
+std::string zsh_arguments(const Command& command) {
+  std::string text;
+  for (const Argument& argument : command.arguments) {
+    const std::vector<std::string>& words = argument.check.words;
+    if (argument.is_place())
+      text += fmt::format(" \\\n    '*:{}:{}'", zsh_text(argument.name),
+                          words.empty() ? std::string("_files") : "(" + joined(words) + ")");
+    for (const std::string& name : argument.names())
+      text += fmt::format(" \\\n    '*{}{}[{}]{}'", name,
+                          argument.takes_value() && name.starts_with("--") ? "=" : "",
+                          zsh_text(argument.help), zsh_value(argument));
+  }
+  return text + (command.starts_program ? " \\\n    '*:PROGRAM:_files'" : "");
+}
+
+std::string zsh(const std::vector<Entry>& entries) {
   std::string text =
       "#compdef tutti\n# Completion of tutti for zsh, made by: tutti completion zsh\n";
-  const auto help_of = [&](const std::vector<std::string>& path) {
-    const auto found = std::ranges::find(commands, path, &Command::path);
-    return found == commands.end() ? std::string() : found->help;
-  };
-  for (const Command& command : commands) {
-    text += zsh_function(command.path) + "() {\n";
-    std::string arguments;
-    for (const Flag& flag : command.flags) {
-      if (flag.names.empty())
-        arguments += fmt::format(
-            " \\\n    '*:{}:{}'", zsh_text(flag.value),
-            flag.words.empty() ? std::string("_files") : "(" + joined(flag.words) + ")");
-      for (const std::string& name : flag.names)
-        arguments += fmt::format(" \\\n    '*{}{}[{}]{}'", name,
-                                 flag.value.empty() || !name.starts_with("--") ? "" : "=",
-                                 zsh_text(flag.help), zsh_value(flag));
-    }
-    if (command.starts_program) arguments += " \\\n    '*:PROGRAM:_files'";
-    if (command.subcommands.empty()) {
-      text += "  _arguments -s -S" + arguments + "\n}\n";
+  for (const auto& [path, command] : entries) {
+    text += zsh_function(path) + "() {\n";
+    const auto listed = listed_in(*command);
+    if (listed.empty()) {
+      text += "  _arguments -s -S" + zsh_arguments(*command) + "\n}\n";
       continue;
     }
-    text += "  local state line\n  _arguments -C" + arguments +
+    text += "  local state line\n  _arguments -C" + zsh_arguments(*command) +
             " \\\n    '1:command:->command' '*::argument:->argument'\n  case $state in\n"
             "    command)\n      local -a names=(\n";
     std::string cases;
-    for (const std::string& name : command.subcommands) {
-      auto path = command.path;
-      path.push_back(name);
-      text += fmt::format("        '{}:{}'\n", name, zsh_text(help_of(path), ":\\"));
-      cases += fmt::format("        {}) {} ;;\n", name, zsh_function(path));
+    for (const Command* const one : listed) {
+      auto deeper = path;
+      deeper.push_back(one->name);
+      text += fmt::format("        '{}:{}'\n", one->name, zsh_text(one->help, ":\\"));
+      cases += fmt::format("        {}) {} ;;\n", one->name, zsh_function(deeper));
     }
     text += "      )\n      _describe command names ;;\n    argument)\n      case $line[1] in\n" +
             cases + "      esac ;;\n  esac\n}\n";
@@ -252,25 +218,25 @@ std::string roff(std::string_view text) {
 
 std::string man_flags(const Command& command) {
   std::string text;
-  for (const Flag& flag : command.flags) {
-    const std::string preset = flag.preset.empty() ? "" : "=" + roff(flag.preset);
-    const std::string value = flag.value.empty() ? "" : "\\fI" + roff(flag.value) + "\\fR" + preset;
-    const std::string names = roff(joined(flag.names, ", "));
+  for (const Argument& argument : command.arguments) {
+    const std::string by_default = argument.default_text(), called = value_of(argument);
+    const std::string preset = by_default.empty() ? "" : "=" + roff(by_default);
+    const std::string value = called.empty() ? "" : "\\fI" + roff(called) + "\\fR" + preset;
+    const std::string names = roff(joined(argument.names(), ", "));
     text += fmt::format(".TP\n{}{}{}\n{}\n", names.empty() ? "" : "\\fB" + names + "\\fR",
-                        names.empty() || value.empty() ? "" : " ", value, roff(flag.help));
+                        names.empty() || value.empty() ? "" : " ", value, roff(argument.help));
   }
   return text;
 }
 
 }  // namespace
 
-std::string completion_of(CLI::App& app, std::string_view shell) {
-  const auto commands = commands_of(app);
-  return shell == "bash" ? bash(commands) : zsh(commands);
+std::string completion_of(const Command& program, std::string_view shell) {
+  const auto entries = commands_of(program);
+  return shell == "bash" ? bash(entries) : zsh(entries);
 }
 
-std::string man_page_of(CLI::App& app, std::string_view version) {
-  const auto commands = commands_of(app);
+std::string man_page_of(const Command& program, std::string_view version) {
   std::string text = fmt::format(
       ".\\\" Made by: tutti man\\-page\n.TH TUTTI 1 \"\" \"tutti {}\" \"User Commands\"\n"
       ".SH NAME\ntutti \\- distributed deep\\-learning training on LibTorch\n.SH SYNOPSIS\n"
@@ -278,36 +244,35 @@ std::string man_page_of(CLI::App& app, std::string_view version) {
       "Trains one model on many replicas, as threads, as processes and on several hosts, with the "
       "same weights on each.\n.SH COMMANDS\n",
       roff(version));
-  for (const Command& command : commands) {
-    if (command.path.empty()) continue;
-    text += fmt::format(".SS tutti {}\n{}\n{}", roff(joined(command.path)), roff(command.help),
-                        man_flags(command));
-    if (!command.footer.empty()) text += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command.footer));
+  for (const auto& [path, command] : commands_of(program)) {
+    if (path.empty()) continue;
+    text += fmt::format(".SS tutti {}\n{}\n{}", roff(joined(path)), roff(command->help),
+                        man_flags(*command));
+    if (!command->footer.empty()) text += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command->footer));
   }
-  text += fmt::format(".SH EXAMPLES AND EXIT STATUS\n.nf\n{}\n.fi\n", roff(commands[0].footer));
+  text += fmt::format(".SH EXAMPLES AND EXIT STATUS\n.nf\n{}\n.fi\n", roff(program.footer));
   return text + ".SH SEE ALSO\n.BR mpirun (1),\n.BR torchrun (1)\n";
 }
 
-void add_from_flags(CLI::App& app, int& exit_code) {
-  CLI::App* const completion =
-      app.add_subcommand("completion", "Print what a shell reads to complete commands and flags");
+void add_from_flags(Command& program) {
+  Command& completion =
+      program.command("completion", "Print what a shell reads to complete commands and flags");
   const auto shell = std::make_shared<std::string>();
-  completion->add_option("SHELL", *shell, "bash or zsh")
-      ->required()
-      ->check(one_of("shell", {"bash", "zsh"}));
-  completion->footer(
+  completion.add("SHELL", "TEXT", shell.get(), one_of("shell", {"bash", "zsh"}), "bash or zsh")
+      .required = true;
+  completion.footer =
       "Examples:\n  source <(tutti completion bash)\n"
-      "  tutti completion zsh > ~/.zfunc/_tutti");
-  completion->callback([&app, &exit_code, shell] {
-    fmt::print("{}", completion_of(app, *shell));
-    exit_code = 0;
-  });
-  CLI::App* const page = app.add_subcommand("man-page", "Print the man page, as roff");
-  page->group("");
-  page->callback([&app, &exit_code] {
-    fmt::print("{}", man_page_of(app, TUTTI_VERSION));
-    exit_code = 0;
-  });
+      "  tutti completion zsh > ~/.zfunc/_tutti";
+  completion.action = [&program, shell] {
+    fmt::print("{}", completion_of(program, *shell));
+    return 0;
+  };
+  Command& page = program.command("man-page", "Print the man page, as roff");
+  page.hidden = true;
+  page.action = [&program] {
+    fmt::print("{}", man_page_of(program, TUTTI_VERSION));
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

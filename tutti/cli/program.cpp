@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/from_flags.h"
@@ -12,51 +10,45 @@
 namespace tutti::cli {
 namespace {
 
-void register_commands(CLI::App& app, int& exit_code) {
-  add_train(app, exit_code);
-  add_evaluate(app, exit_code);
-  add_predict(app, exit_code);
-  add_generate(app, exit_code);
-  add_data(app, exit_code);
-  add_checkpoint(app, exit_code);
-  add_run(app, exit_code);
-  add_plan(app, exit_code);
-  add_ps(app, exit_code);
-  add_bench(app, exit_code);
-  add_doctor(app, exit_code);
-  add_from_flags(app, exit_code);
+void register_commands(Command& program) {
+  add_train(program);
+  add_evaluate(program);
+  add_predict(program);
+  add_generate(program);
+  add_data(program);
+  add_checkpoint(program);
+  add_run(program);
+  add_plan(program);
+  add_ps(program);
+  add_bench(program);
+  add_doctor(program);
+  add_from_flags(program);
 }
 
 /// "tutti run" once a subcommand is known, else "tutti".
-std::string place_of(const CLI::App& app) {
-  const auto used = app.get_subcommands();
-  return used.empty() ? "tutti" : "tutti " + used.front()->get_name();
+std::string place_of(const Command& program) {
+  return program.chosen == nullptr ? "tutti" : "tutti " + program.chosen->name;
 }
 
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
-  CLI::App app{"Distributed deep-learning training on LibTorch.", "tutti"};
-  app.footer(
+  Command program("tutti", "Distributed deep-learning training on LibTorch.");
+  program.footer =
       "Examples:\n"
       "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
       "  tutti run -n 4 ./hello\n  tutti doctor\n\n"
       "Exit codes: 0 done; 1 the run failed; 2 wrong usage or bad input; 128+signal for a killed "
-      "worker.");
-  app.set_version_flag("--version", "tutti " TUTTI_VERSION, "Print the version and exit");
-  app.require_subcommand(1);
-  int exit_code = 0;
-  register_commands(app, exit_code);
-  app.parse_complete_callback([&app] {
-    const bool needs_none = app.got_subcommand("doctor") || app.got_subcommand("completion") ||
-                            app.got_subcommand("man-page");
-    if (!needs_none) check_environment();
-  });
-  return guarded([&] { return place_of(app); },
-                 [&] {
-                   parse(app, argc, argv);
-                   return exit_code;
-                 });
+      "worker.";
+  program.add_version("tutti " TUTTI_VERSION);
+  register_commands(program);
+  program.when_parsed = [&program] {
+    const std::string& command = program.chosen->name;
+    if (command != "doctor" && command != "completion" && command != "man-page")
+      check_environment();
+  };
+  return guarded([&] { return place_of(program); },
+                 [&] { return parse(program, {argv + 1, argv + argc}); });
 }
 
 }  // namespace tutti::cli

@@ -1,8 +1,6 @@
 // What tutti_bench refuses before it works, and its help, in this process.
 #include <gmock/gmock.h>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 
@@ -16,14 +14,11 @@ using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 void run(const Words& words) {
-  CLI::App app("", "tutti_bench");
-  int exit_code = 0;
-  add_compare(app, exit_code);
-  add_all_reduce(app, exit_code);
-  add_servers(app, exit_code);
-  std::vector<const char*> argv = {"tutti_bench"};
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  cli::parse(app, static_cast<int>(argv.size()), argv.data());
+  cli::Command program("tutti_bench");
+  add_compare(program);
+  add_all_reduce(program);
+  add_servers(program);
+  cli::parse(program, words);
 }
 
 TEST(BenchCommands, RefuseBadInput) {

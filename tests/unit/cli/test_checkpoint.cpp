@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/nn/sparse_embedding.h"
@@ -45,11 +44,10 @@ TEST(CheckpointCommand, ConvertSaysWhichTablesTheFileHasNot) {
   const test::TempFolder folder;
   train_into(folder / "checkpoints");
   const std::string to = folder / "weights.safetensors";
-  CLI::App app;
-  int exit_code = -1;
-  add_checkpoint(app, exit_code);
+  Command program;
+  add_checkpoint(program);
   ::testing::internal::CaptureStderr();
-  app.parse(std::vector<std::string>{to, folder.path(), "convert", "checkpoint"});  // reversed
+  const int exit_code = parse(program, {"checkpoint", "convert", folder.path(), to});
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       AllOf(HasSubstr("weights.safetensors has no rows of"), HasSubstr("embedding table \"user\""),

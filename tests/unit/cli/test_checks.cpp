@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 TEST(Checks, NumbersNameWhatWasGotAndTheRange) {
   const struct {
-    CLI::Validator check;
+    Check check;
     const char* text;
     bool good;
   } cases[] = {
@@ -69,14 +69,12 @@ TEST(Checks, WordsOfLaterVersionsAreToldApart) {
 
 // Programs are compiled to them, and run.
 TEST(Checks, AWordThatWasRenamedIsTakenAndToldOf) {
-  CLI::App app;
+  Command command;
   std::string order;
-  app.add_option("--order", order)
-      ->transform(renamed_word("--order", "shape", "fixed"))
-      ->check(one_of("order", {"any", "fixed"}));
-  const char* const words[] = {"tutti", "--order", "shape"};
+  command.add("--order", "ORDER", &order,
+              renamed_word("--order", "shape", "fixed", one_of("order", {"any", "fixed"})), "");
   testing::internal::CaptureStderr();
-  parse(app, 3, words);
+  parse(command, {"--order", "shape"});
   EXPECT_EQ(order, "fixed");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "tutti: --order shape is --order fixed now; shape goes with the next release\n");

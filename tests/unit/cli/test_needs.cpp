@@ -2,8 +2,6 @@
 // what is too large to begin with: through the parser, as they are typed.
 #include <gmock/gmock.h>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
@@ -20,16 +18,13 @@ using Words = std::vector<std::string>;
 
 // Runs the command in this process.
 void run(const Words& words) {
-  CLI::App app;
-  int exit_code = 0;
-  add_plan(app, exit_code);
-  add_run(app, exit_code);
-  add_evaluate(app, exit_code);
-  add_generate(app, exit_code);
-  add_bench(app, exit_code);
-  std::vector<const char*> argv = {"tutti"};
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  parse(app, static_cast<int>(argv.size()), argv.data());
+  Command program;
+  add_plan(program);
+  add_run(program);
+  add_evaluate(program);
+  add_generate(program);
+  add_bench(program);
+  parse(program, words);
 }
 
 std::string refusal(const Words& words) {

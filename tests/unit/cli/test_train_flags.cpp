@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/typed.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/fields.h"
 #include "tutti/cli/train/facts.h"
 #include "tutti/cli/train/flags.h"
@@ -90,16 +91,16 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
   add("callbacks", functions_of("train/callbacks/callbacks.h", "std::shared_ptr<Callback>"));
   add("schedules", functions_of("train/callbacks/schedules.h", "RateSchedule"));
 
-  CLI::App app;
+  Command command;
   TrainFlags flags;
-  add_train_flags(app, flags);
+  add_train_flags(command, flags);
   std::set<std::string> told;
   for (const OptionField& field : option_fields()) {
     EXPECT_TRUE(told.insert(field.field).second) << field.field << " is there twice";
     EXPECT_TRUE(options.contains(field.field)) << field.field << " is no option any more";
     EXPECT_NE(field.flag.empty(), field.why_none.empty()) << field.field << ": a flag, or why none";
     if (field.flag.empty()) continue;
-    EXPECT_NE(app.get_option_no_throw(field.flag), nullptr) << field.field << ": " << field.flag;
+    EXPECT_NO_THROW(command.at(field.flag)) << field.field;
   }
   Names without_flag;
   std::ranges::set_difference(options, told, std::back_inserter(without_flag));
@@ -310,12 +311,11 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
 
 // What was typed, as the command reads it.
 TrainFlags typed(Names words) {
-  CLI::App app;
+  Command command;
   TrainFlags flags;
-  add_train_flags(app, flags);
+  add_train_flags(command, flags);
   words.insert(words.begin(), {"--data", "nowhere"});
-  std::ranges::reverse(words);  // as CLI11 takes them
-  app.parse(words);
+  parse(command, words);
   return flags;
 }
 

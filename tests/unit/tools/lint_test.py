@@ -166,6 +166,18 @@ class BudgetsTest(LintTest):
         self.assertEqual([f.split(":")[:3] for f in found], [["tutti/data/a.cpp", "1", " json"],
                                                              ["tutti/data/a.cpp", "2", " json"]])
 
+    def test_command_lines_are_read_in_one_place(self):
+        reads = "#include <CLI/CLI.hpp>\nCLI::App app;\n"
+        tree = self.tree(
+            tutti__cli__a_cpp="// as CLI11 does\nCommand program;\n",
+            tutti__cli__parse_cpp=reads,
+            tests__a_cpp=reads,
+            bench__a_cpp=reads,
+        )
+        found = budgets.check_readers(tree)
+        self.assertEqual([f.split(":")[:3] for f in found], [["tests/a.cpp", "1", " cli11"],
+                                                             ["tests/a.cpp", "2", " cli11"]])
+
     def test_words_in_comments_strings_and_placement_new_are_fine(self):
         text = '// a new goto\nauto s = "goto new int";\nauto* p = new (place) int(3);  // TODO(#8): x\n'
         self.assertEqual(budgets.check(self.tree(tests__a_cpp=text)), [])

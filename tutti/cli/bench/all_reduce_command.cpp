@@ -9,11 +9,10 @@
 #include <memory>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/standard_streams.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/all_reduce_flags.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/runs.h"
@@ -120,13 +119,14 @@ int bench_all_reduce(const AllReduceFlags& flags) {
 
 }  // namespace
 
-void add_bench_all_reduce(CLI::App& bench, int& exit_code) {
+void add_bench_all_reduce(Command& bench) {
   auto flags = std::make_shared<AllReduceFlags>();
-  CLI::App* command = bench.add_subcommand(
+  auto moved_peers = std::make_shared<bool>(false);
+  Command& command = bench.command(
       "all-reduce", "An engine's all-reduce, or another collective, beside its floor");
-  add_all_reduce_flags(*command, *flags);
-  command->add_flag("--peers")->description("Moved to tutti_bench")->group("");
-  command->footer(
+  add_all_reduce_flags(command, *flags);
+  command.flag("--peers", moved_peers.get(), "Moved to tutti_bench").group = "";
+  command.footer =
       "The floor of shm and mpi is a plain loop over the same memory; of tcp (over 127.0.0.1) a "
       "raw\n"
       "stream of as many bytes. `mpi` starts itself again under mpirun, or is started by it.\n"
@@ -140,11 +140,11 @@ void add_bench_all_reduce(CLI::App& bench, int& exit_code) {
       "  tutti bench all-reduce --engine shm --ranks 2 --bytes 8,1K,64M --json shm.json\n"
       "  tutti bench all-reduce --engine tcp --ranks 4 --processes --collective all_gather\n"
       "  tutti run -n 2 --nodes 2 --node-rank 0 --rendezvous node0:29500 tutti bench all-reduce "
-      "--engine hier");
-  command->callback([command, flags, &exit_code] {
-    if (command->count("--peers") > 0) throw UsageError(moved("all-reduce --peers", "all-reduce"));
-    exit_code = bench_all_reduce(*flags);
-  });
+      "--engine hier";
+  command.action = [flags, moved_peers] {
+    if (*moved_peers) throw UsageError(moved("all-reduce --peers", "all-reduce"));
+    return bench_all_reduce(*flags);
+  };
 }
 
 }  // namespace tutti::cli

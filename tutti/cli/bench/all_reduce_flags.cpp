@@ -5,10 +5,9 @@
 
 #include <algorithm>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
@@ -36,52 +35,31 @@ void check(const AllReduceFlags& flags) {
         fmt::format("--streams {}: {} has none; tcp and hier have", flags.streams, flags.engine));
 }
 
-void add_what(CLI::App& command, AllReduceFlags& flags) {
-  command.add_option("--engine", flags.engine, "shm, tcp, hier, mpi or solo")
-      ->check(one_of("engine", {"shm", "tcp", "hier", "mpi", "solo"}, {"nccl"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      .add_option("--collective", flags.collective,
-                  fmt::format("{}", fmt::join(measured_collectives(), ", ")))
-      ->check(one_of("collective", measured_collectives()))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      .add_option("--ranks", flags.ranks,
-                  "How many, on this machine (2); under a launcher: its workers")
-      ->check(whole_number(1, 256))
-      ->type_name("N");
-  command
-      .add_option("--bytes", flags.bytes,
-                  "Sizes of the vector, or of all parts together, with K, M, G for powers of 1024")
-      ->type_name("SIZE,...")
-      ->capture_default_str();
-  command.add_flag("--processes", flags.processes, "Ranks are processes, not threads");
+void add_what(Command& command, AllReduceFlags& flags) {
+  command.add("--engine", "NAME", &flags.engine,
+              one_of("engine", {"shm", "tcp", "hier", "mpi", "solo"}, {"nccl"}),
+              "shm, tcp, hier, mpi or solo");
+  command.add("--collective", "NAME", &flags.collective,
+              one_of("collective", measured_collectives()),
+              fmt::format("{}", fmt::join(measured_collectives(), ", ")));
+  command.add("--ranks", "N", &flags.ranks, whole_number(1, 256),
+              "How many, on this machine (2); under a launcher: its workers");
+  command.add("--bytes", "SIZE,...", &flags.bytes,
+              "Sizes of the vector, or of all parts together, with K, M, G for powers of 1024");
+  command.flag("--processes", &flags.processes, "Ranks are processes, not threads");
 }
 
-void add_how(CLI::App& command, AllReduceFlags& flags) {
-  command.add_option("--order", flags.order, "Of additions: fixed, or any where the engine has it")
-      ->check(one_of("order", {"fixed", "any"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command.add_option("--streams", flags.streams, "tcp, hier: data connections between two ranks")
-      ->check(whole_number(1, kMaxStreams))
-      ->type_name("K")
-      ->capture_default_str();
-  command
-      .add_option("--algorithm-table", flags.table,
-                  "tcp, hier: which algorithm for which size, as `tutti bench tune` wrote it")
-      ->check(some_name())
-      ->type_name("FILE");
-  command.add_option("--rounds", flags.rounds, "Turns of all sizes")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command.add_flag("--no-pin", flags.no_pin, "Do not pin ranks to cores of their own");
-  command.add_option("--json", flags.json, "File for the figures, a JSON object a line")
-      ->check(some_name())
-      ->type_name("FILE");
+void add_how(Command& command, AllReduceFlags& flags) {
+  command.add("--order", "NAME", &flags.order, one_of("order", {"fixed", "any"}),
+              "Of additions: fixed, or any where the engine has it");
+  command.add("--streams", "K", &flags.streams, whole_number(1, kMaxStreams),
+              "tcp, hier: data connections between two ranks");
+  command.add("--algorithm-table", "FILE", &flags.table, some_name(),
+              "tcp, hier: which algorithm for which size, as `tutti bench tune` wrote it");
+  command.add("--rounds", "R", &flags.rounds, whole_number(1, 1000), "Turns of all sizes");
+  command.flag("--no-pin", &flags.no_pin, "Do not pin ranks to cores of their own");
+  command.add("--json", "FILE", &flags.json, some_name(),
+              "File for the figures, a JSON object a line");
 }
 
 }  // namespace
@@ -90,7 +68,7 @@ int AllReduceFlags::num_ranks() const {
   return static_cast<int>(ranks.value_or(engine == "solo" ? 1 : kDefaultRanks));
 }
 
-void add_all_reduce_flags(CLI::App& command, AllReduceFlags& flags) {
+void add_all_reduce_flags(Command& command, AllReduceFlags& flags) {
   add_what(command, flags);
   add_how(command, flags);
 }

@@ -8,11 +8,9 @@
 
 #include "tutti/cli/bench/all_reduce.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 struct AllReduceFlags {
   std::string engine = "shm";
@@ -30,7 +28,7 @@ struct AllReduceFlags {
   int num_ranks() const;
 };
 
-void add_all_reduce_flags(CLI::App& command, AllReduceFlags& flags);
+void add_all_reduce_flags(Command& command, AllReduceFlags& flags);
 
 /// UsageError for what does not go together.
 AllReduceBench bench_of(const AllReduceFlags& flags);

@@ -3,9 +3,8 @@
 
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/scale.h"
 #include "tutti/cli/bench/step.h"
@@ -17,44 +16,37 @@ namespace {
 
 constexpr int64_t kMostSteps = 100'000'000;
 
-void add_model_flag(CLI::App& app, std::string& model) {
-  app.add_option("--model", model, "mlp, cnn or wide")
-      ->required()
-      ->check(one_of("model", {"mlp", "cnn", "wide", "doodle_cnn", "resnet18"}))
-      ->type_name("NAME");
+void add_model_flag(Command& command, std::string& model) {
+  command
+      .add("--model", "NAME", &model,
+           one_of("model", {"mlp", "cnn", "wide", "doodle_cnn", "resnet18"}), "mlp, cnn or wide")
+      .required = true;
 }
 
-void add_json_flag(CLI::App& app, std::string& json) {
-  app.add_option("--json", json, "File for the figures, a JSON object a line")
-      ->check(some_name())
-      ->type_name("FILE");
+void add_json_flag(Command& command, std::string& json) {
+  command.add("--json", "FILE", &json, some_name(), "File for the figures, a JSON object a line");
 }
 
-void add_step_flags(CLI::App& app, StepFlags& flags) {
-  app.add_option("--steps", flags.steps, "Timed steps")
-      ->check(whole_number(1, kMostSteps))
-      ->type_name("K")
-      ->capture_default_str();
-  app.add_option("--warmup", flags.warmup, "Steps before the clock starts")
-      ->check(whole_number(0, kMostSteps))
-      ->type_name("K")
-      ->capture_default_str();
-  app.add_flag("--preload", flags.preload, "Make batches before the clock starts");
-  app.add_flag("--unfused", flags.unfused,
+void add_step_flags(Command& command, StepFlags& flags) {
+  command.add("--steps", "K", &flags.steps, whole_number(1, kMostSteps), "Timed steps");
+  command.add("--warmup", "K", &flags.warmup, whole_number(0, kMostSteps),
+              "Steps before the clock starts");
+  command.flag("--preload", &flags.preload, "Make batches before the clock starts");
+  command.flag("--unfused", &flags.unfused,
                "All-reduce, then update every replica, instead of the "
                "fused step");
-  app.add_flag("--by-autograd", flags.by_autograd,
+  command.flag("--by-autograd", &flags.by_autograd,
                "Run the graph layer by layer, as autograd does, instead of as one planned step");
 }
 
-void add_step(CLI::App& bench, int& exit_code) {
+void add_step(Command& bench) {
   auto flags = std::make_shared<StepFlags>();
-  CLI::App* command = bench.add_subcommand("step", "What a training step costs, and where it goes");
-  add_model_flag(*command, flags->job.model);
-  add_job_flags(*command, flags->job, {"independent"});
-  add_step_flags(*command, *flags);
-  add_json_flag(*command, flags->json);
-  command->footer(
+  Command& command = bench.command("step", "What a training step costs, and where it goes");
+  add_model_flag(command, flags->job.model);
+  add_job_flags(command, flags->job, {"independent"});
+  add_step_flags(command, *flags);
+  add_json_flag(command, flags->json);
+  command.footer =
       "Strategy `independent` trains as many processes that never talk to each other: the "
       "limit.\n\n"
       "Examples:\n"
@@ -63,52 +55,39 @@ void add_step(CLI::App& bench, int& exit_code) {
       "  tutti bench step --model wide --strategy multi_worker --replicas 2 --batch-size 128 "
       "--steps 100 --data examples/data/quickdraw --json step.json\n"
       "  tutti bench step --model wide --strategy mirrored --replicas 2 --compression powersgd:4 "
-      "--data examples/data/quickdraw");
-  command->callback([flags, &exit_code] { exit_code = bench_step(*flags); });
+      "--data examples/data/quickdraw";
+  command.action = [flags] { return bench_step(*flags); };
 }
 
-void add_scale(CLI::App& bench, int& exit_code) {
+void add_scale(Command& bench) {
   auto flags = std::make_shared<ScaleFlags>();
   JobFlags& job = flags->step.job;
   job.strategy = "mirrored";
-  CLI::App* command =
-      bench.add_subcommand("scale", "Speed by number of replicas, beside its limit");
-  add_model_flag(*command, job.model);
-  command->add_option("--data", job.data, "Folder of doodles")->required()->type_name("DIR");
-  command->add_option("--strategy", job.strategy, "mirrored or multi_worker")
-      ->check(one_of("strategy", {"mirrored", "multi_worker"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->add_option("--replicas", flags->replicas, "How many, one after another")
-      ->type_name("N,N,...")
-      ->capture_default_str();
-  command
-      ->add_option("--batch-per-replica", flags->batch_per_replica, "Samples of a step, a replica")
-      ->check(whole_number(1, 1 << 24))
-      ->type_name("B")
-      ->capture_default_str();
-  command
-      ->add_option("--threads", job.threads,
-                   "Of LibTorch in each replica (default: usable cores / most replicas)")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
-  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  add_step_flags(*command, flags->step);
-  add_json_flag(*command, flags->step.json);
-  command->footer(
+  Command& command = bench.command("scale", "Speed by number of replicas, beside its limit");
+  add_model_flag(command, job.model);
+  command.add("--data", "DIR", &job.data, "Folder of doodles").required = true;
+  command.add("--strategy", "NAME", &job.strategy, one_of("strategy", {"mirrored", "multi_worker"}),
+              "mirrored or multi_worker");
+  command.add("--replicas", "N,N,...", &flags->replicas, "How many, one after another");
+  command.add("--batch-per-replica", "B", &flags->batch_per_replica, whole_number(1, 1 << 24),
+              "Samples of a step, a replica");
+  command.add("--threads", "T", &job.threads, whole_number(1, 1024),
+              "Of LibTorch in each replica (default: usable cores / most replicas)");
+  command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
+  add_step_flags(command, flags->step);
+  add_json_flag(command, flags->step.json);
+  command.footer =
       "Example:\n  tutti bench scale --model cnn --replicas 1,2,4 --data "
-      "examples/data/quickdraw");
-  command->callback([flags, &exit_code] { exit_code = bench_scale(*flags); });
+      "examples/data/quickdraw";
+  command.action = [flags] { return bench_scale(*flags); };
 }
 
 // What compares with programs of others is one of bench/. Answered for one release.
-void add_moved(CLI::App& bench, const std::string& name, const std::string& now) {
-  CLI::App* command = bench.add_subcommand(name, "Moved to tutti_bench")->group("");
-  command->prefix_command();
-  command->callback([name, now] { throw UsageError(moved(name, now)); });
+void add_moved(Command& bench, const std::string& name, const std::string& now) {
+  Command& command = bench.command(name, "Moved to tutti_bench");
+  command.hidden = true;
+  command.starts_program = true;
+  command.action = [name, now]() -> int { throw UsageError(moved(name, now)); };
 }
 
 }  // namespace
@@ -120,18 +99,17 @@ std::string moved(const std::string& name, const std::string& now) {
       name, now);
 }
 
-void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale");
-  bench->require_subcommand(1);
-  bench->footer(
+void add_bench(Command& program) {
+  Command& bench = program.command("bench", "Measure: all-reduce, tune, step, scale");
+  bench.footer =
       "Example:\n  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
-      "examples/data/quickdraw");
-  add_bench_all_reduce(*bench, exit_code);
-  add_bench_tune(*bench, exit_code);
-  add_step(*bench, exit_code);
-  add_scale(*bench, exit_code);
-  add_moved(*bench, "ps", "servers");
-  add_moved(*bench, "compare", "compare");
+      "examples/data/quickdraw";
+  add_bench_all_reduce(bench);
+  add_bench_tune(bench);
+  add_step(bench);
+  add_scale(bench);
+  add_moved(bench, "ps", "servers");
+  add_moved(bench, "compare", "compare");
 }
 
 }  // namespace tutti::cli

@@ -4,14 +4,12 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
 
-void add_bench_all_reduce(CLI::App& bench, int& exit_code);
-void add_bench_tune(CLI::App& bench, int& exit_code);
+struct Command;
+
+void add_bench_all_reduce(Command& bench);
+void add_bench_tune(Command& bench);
 
 /// The answer to `bench NAME`, which is `tutti_bench NOW` since 0.2.
 std::string moved(const std::string& name, const std::string& now);

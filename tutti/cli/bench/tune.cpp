@@ -9,10 +9,9 @@
 #include <memory>
 #include <thread>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/timing.h"
@@ -207,25 +206,17 @@ int bench_tune(const TuneFlags& flags) {
 
 }  // namespace
 
-void add_bench_tune(CLI::App& bench, int& exit_code) {
+void add_bench_tune(Command& bench) {
   auto flags = std::make_shared<TuneFlags>();
-  CLI::App* command =
-      bench.add_subcommand("tune", "Which algorithm of tcp is the fastest for which size, here");
-  command->add_option("--ranks", flags->ranks, "Numbers of ranks, 2 to 64; threads over 127.0.0.1")
-      ->type_name("N,N,...")
-      ->capture_default_str();
-  command->add_option("--bytes", flags->bytes, "Sizes, with K, M, G for powers of 1024")
-      ->type_name("SIZE,...")
-      ->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_option("--out", flags->out, "File for the table (else it is printed)")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->add_flag("--no-pin", flags->no_pin, "Do not pin ranks to cores of their own");
-  command->footer(
+  Command& command =
+      bench.command("tune", "Which algorithm of tcp is the fastest for which size, here");
+  command.add("--ranks", "N,N,...", &flags->ranks,
+              "Numbers of ranks, 2 to 64; threads over 127.0.0.1");
+  command.add("--bytes", "SIZE,...", &flags->bytes, "Sizes, with K, M, G for powers of 1024");
+  command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
+  command.add("--out", "FILE", &flags->out, some_name(), "File for the table (else it is printed)");
+  command.flag("--no-pin", &flags->no_pin, "Do not pin ranks to cores of their own");
+  command.footer =
       "The table is read by `tutti bench all-reduce --algorithm-table FILE`, and by programs:\n"
       "JoinOptions::table and ConnectOptions::table, with tutti::load_table(FILE). All ranks of a\n"
       "group need the same one. Numbers of ranks above the measured ones keep the built-in "
@@ -233,8 +224,8 @@ void add_bench_tune(CLI::App& bench, int& exit_code) {
       "\n"
       "Examples:\n"
       "  tutti bench tune --ranks 2,4 --out table.json\n"
-      "  tutti bench all-reduce --engine tcp --ranks 4 --algorithm-table table.json");
-  command->callback([flags, &exit_code] { exit_code = bench_tune(*flags); });
+      "  tutti bench all-reduce --engine tcp --ranks 4 --algorithm-table table.json";
+  command.action = [flags] { return bench_tune(*flags); };
 }
 
 }  // namespace tutti::cli

@@ -9,14 +9,12 @@
 
 #include "tutti/data/dataset.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
 
-void add_index_of_data(CLI::App& app, int& exit_code);
-void add_convert_of_data(CLI::App& app, int& exit_code);
+struct Command;
+
+void add_index_of_data(Command& data);
+void add_convert_of_data(Command& data);
 
 /// A bar on a terminal, with what `words` say; elsewhere nothing.
 void show_progress(int64_t done, int64_t all, const std::string& words);

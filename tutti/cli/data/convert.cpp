@@ -14,13 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data/commands.h"
 #include "tutti/cli/data/table_flags.h"
@@ -336,43 +335,30 @@ int convert(const ConvertFlags& flags) {
 
 }  // namespace
 
-void add_convert_of_data(CLI::App& app, int& exit_code) {
+void add_convert_of_data(Command& data) {
   auto flags = std::make_shared<ConvertFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = data.command(
       "convert", "Write photos, tables or records as records: TFRecord, WebDataset or MDS");
-  command
-      ->add_option("FROM", flags->from,
-                   "Photos in folders, doodles, IDX, a table, JSON lines, or records")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  command
-      ->add_option("TO", flags->to,
-                   "A folder of shards that is made; .tfrecord, .tar or .mds at its end says the "
-                   "format")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  command->add_option("--format", flags->format, "tfrecord, webdataset or mds")
-      ->check(one_of("format", kFormats))
-      ->type_name("FORMAT");
-  command
-      ->add_option("--shard-size", flags->shard_size,
-                   "The most bytes of a shard, with K, M, G; one sample may be larger alone")
-      ->check(some_name())
-      ->type_name("BYTES")
-      ->capture_default_str();
-  add_table_flags(*command, flags->table, false);
-  command->add_flag("--force", flags->force,
-                    "Replace TO, where it holds records and nothing else, once the new are whole");
-  command->footer(
+  command.place("FROM", &flags->from, some_name(),
+                "Photos in folders, doodles, IDX, a table, JSON lines, or records");
+  command.place("TO", &flags->to, some_name(),
+                "A folder of shards that is made; .tfrecord, .tar or .mds at its end says the "
+                "format");
+  command.add("--format", "FORMAT", &flags->format, one_of("format", kFormats),
+              "tfrecord, webdataset or mds");
+  command.add("--shard-size", "BYTES", &flags->shard_size, some_name(),
+              "The most bytes of a shard, with K, M, G; one sample may be larger alone");
+  add_table_flags(command, flags->table, false);
+  command.flag("--force", &flags->force,
+               "Replace TO, where it holds records and nothing else, once the new are whole");
+  command.footer =
       "Examples:\n"
       "  tutti data convert photos/train train.tar --shard-size 256M\n"
       "  tutti data convert housing.csv housing.tfrecord\n"
       "  tutti data convert shards c4 --format mds\n\n"
       "Names of classes go to LABEL.labels.txt beside the shards. TO appears when it is whole, or "
-      "not at all.");
-  command->callback([flags, &exit_code] { exit_code = convert(*flags); });
+      "not at all.";
+  command.action = [flags] { return convert(*flags); };
 }
 
 }  // namespace tutti::cli

@@ -12,13 +12,12 @@
 #include <tuple>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data/commands.h"
@@ -293,68 +292,56 @@ int bench(const BenchFlags& flags) {
 
 // ---- the commands
 
-void add_verify(CLI::App& app, int& exit_code) {
+void add_verify(Command& data) {
   auto path = std::make_shared<std::string>();
   auto flags = std::make_shared<TableFlags>();
-  CLI::App* command =
-      app.add_subcommand("verify", "Read all of it on all cores, and name what is damaged");
-  command->add_option("PATH", *path, "Photos, doodles, IDX, a table, JSON lines, text or records")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  add_table_flags(*command, *flags);
-  command->footer(
+  Command& command =
+      data.command("verify", "Read all of it on all cores, and name what is damaged");
+  command.place("PATH", path.get(), some_name(),
+                "Photos, doodles, IDX, a table, JSON lines, text or records");
+  add_table_flags(command, *flags);
+  command.footer =
       "Examples:\n"
       "  tutti data verify photos/train\n"
       "  tutti data verify shards\n\n"
       "Of records checksums and lengths are checked, then every value is read: photos, arrays, "
       "JSON.\nA line a damaged sample, with its file and byte or line, and one of files that are "
-      "left out;\nexit code 1 when there is one.");
-  command->callback([path, flags, &exit_code] { exit_code = verify(*path, *flags); });
+      "left out;\nexit code 1 when there is one.";
+  command.action = [path, flags] { return verify(*path, *flags); };
 }
 
-void add_bench_of_data(CLI::App& app, int& exit_code) {
+void add_bench_of_data(Command& data) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = data.command(
       "bench", "Load it as a training would, without one: samples a second, time by stage");
-  command->add_option("PATH", flags->path, "Photos in folders or records, doodles, IDX or a table")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  add_pipeline_flags(*command, flags->data);
-  command->add_option("--batch-size", flags->batch, "Samples of a batch")
-      ->check(whole_number(1, int64_t{1} << 31))
-      ->type_name("B")
-      ->capture_default_str();
-  command->add_option("--epochs", flags->epochs, "Passes over the data")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("E")
-      ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Of order and augmentation")
-      ->check(whole_number(0, int64_t{1} << 62))
-      ->type_name("S")
-      ->capture_default_str();
-  command->add_option("--json", flags->json, "File for the figures")
-      ->check(some_name())
-      ->type_name("FILE");
-  add_loader_flags(*command, flags->loader);
-  command->footer(
+  command.place("PATH", &flags->path, some_name(),
+                "Photos in folders or records, doodles, IDX or a table");
+  add_pipeline_flags(command, flags->data);
+  command.add("--batch-size", "B", &flags->batch, whole_number(1, int64_t{1} << 31),
+              "Samples of a batch");
+  command.add("--epochs", "E", &flags->epochs, whole_number(1, 1'000'000), "Passes over the data");
+  command
+      .add("--seed", "S", &flags->seed, whole_number(0, int64_t{1} << 62),
+           "Of order and augmentation")
+      .preset = "0";
+  command.add("--json", "FILE", &flags->json, some_name(), "File for the figures");
+  add_loader_flags(command, flags->loader);
+  command.footer =
       "Examples:\n"
       "  tutti data bench photos/train --image-size 224 --augment --workers 4\n"
-      "  tutti data bench shards --target cls --workers 4");
-  command->callback([flags, &exit_code] { exit_code = bench(*flags); });
+      "  tutti data bench shards --target cls --workers 4";
+  command.action = [flags] { return bench(*flags); };
 }
 
 }  // namespace
 
-void add_data(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("data", "Look after data: what is damaged, how fast it is, other formats");
-  command->require_subcommand(1);
-  add_verify(*command, exit_code);
-  add_bench_of_data(*command, exit_code);
-  add_index_of_data(*command, exit_code);
-  add_convert_of_data(*command, exit_code);
+void add_data(Command& data) {
+  Command& command =
+      data.command("data", "Look after data: what is damaged, how fast it is, other formats");
+  add_verify(command);
+  add_bench_of_data(command);
+  add_index_of_data(command);
+  add_convert_of_data(command);
 }
 
 }  // namespace tutti::cli

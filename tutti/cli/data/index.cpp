@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data/commands.h"
 #include "tutti/data/sources/recognise.h"
@@ -83,23 +82,20 @@ int index(const IndexFlags& flags) {
 
 }  // namespace
 
-void add_index_of_data(CLI::App& app, int& exit_code) {
+void add_index_of_data(Command& data) {
   auto flags = std::make_shared<IndexFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = data.command(
       "index", "Make the index files of tars and TFRecord, by which samples are found");
-  command->add_option("PATH", flags->path, "A folder of shards, or one of them")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  command->add_flag("--check", flags->check,
-                    "Only say what is missing, older than its file or damaged: then exit code 1");
-  command->footer(
+  command.place("PATH", &flags->path, some_name(), "A folder of shards, or one of them");
+  command.flag("--check", &flags->check,
+               "Only say what is missing, older than its file or damaged: then exit code 1");
+  command.footer =
       "Examples:\n"
       "  tutti data index shards\n"
       "  tutti data index train.tfrecord --check\n\n"
       "FILE.tutti-index beside each file, several at once. Whoever opens a file without one makes "
-      "it;\nmade here, no training waits for it, and the folder may be read-only then.");
-  command->callback([flags, &exit_code] { exit_code = index(*flags); });
+      "it;\nmade here, no training waits for it, and the folder may be read-only then.";
+  command.action = [flags] { return index(*flags); };
 }
 
 }  // namespace tutti::cli

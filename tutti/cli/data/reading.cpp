@@ -8,11 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/fields.h"
 #include "tutti/data/hold_out.h"
@@ -235,82 +234,60 @@ data::Halves halves_of(const Opened& opened, double share) {
 
 }  // namespace
 
-void add_pipeline_flags(CLI::App& app, DataFlags& flags) {
-  app.add_option("--image-size", flags.image_size,
-                 fmt::format("Photos: height and width in pixels (default: {})", kImageSize))
-      ->check(whole_number(1, kMostImageSize))
-      ->type_name("PIXELS");
-  app.add_flag("--augment", flags.augment,
+void add_pipeline_flags(Command& command, DataFlags& flags) {
+  command.add("--image-size", "PIXELS", &flags.image_size, whole_number(1, kMostImageSize),
+              fmt::format("Photos: height and width in pixels (default: {})", kImageSize));
+  command.flag("--augment", &flags.augment,
                "Photos: another crop in every epoch, mirrored at random, to train on");
-  app.add_option(
-         "--target", flags.target,
-         "Tables: the column to predict, a number or a class; all others are features. Photos "
-         "in records: the column of the class, where more than one may be it")
-      ->check(some_name())
-      ->type_name("COLUMN");
-  app.add_option("--without", flags.without, "Tables: columns that are no features")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(some_name())
-      ->type_name("COLUMNS");
-  add_table_flags(app, flags.table);
+  command.add("--target", "COLUMN", &flags.target, some_name(),
+              "Tables: the column to predict, a number or a class; all others are features. Photos "
+              "in records: the column of the class, where more than one may be it");
+  command
+      .add("--without", "COLUMNS", &flags.without, some_name(),
+           "Tables: columns that are no features")
+      .several = Several::commas;
+  add_table_flags(command, flags.table);
 }
 
-void add_text_flags(CLI::App& app, DataFlags& flags) {
-  app.option_defaults()->group("Data");
-  app.add_option("--context", flags.context,
-                 fmt::format("Text: characters of a sample, all that the model sees of what stands "
-                             "before the next one (default: {})",
-                             kContext))
-      ->check(whole_number(1, kMostContext))
-      ->type_name("CHARACTERS");
-  app.add_option("--stride", flags.stride,
-                 "Text: characters from one sample to train on to the next (default: the context; "
-                 "1: every one begins a sample)")
-      ->check(whole_number(1, kMostContext))
-      ->type_name("CHARACTERS");
-  app.option_defaults()->group("Options");
+void add_text_flags(Command& command, DataFlags& flags) {
+  command.group = "Data";
+  command.add("--context", "CHARACTERS", &flags.context, whole_number(1, kMostContext),
+              fmt::format("Text: characters of a sample, all that the model sees of what stands "
+                          "before the next one (default: {})",
+                          kContext));
+  command.add("--stride", "CHARACTERS", &flags.stride, whole_number(1, kMostContext),
+              "Text: characters from one sample to train on to the next (default: the context; "
+              "1: every one begins a sample)");
+  command.group = "Options";
 }
 
-void add_data_flags(CLI::App& app, DataFlags& flags) {
-  app.option_defaults()->group("Data");
-  app.add_option("--validation", flags.validation,
-                 "Data to test on after each epoch, of the same kind (default: of doodles their "
-                 "test split, of IDX t10k-*, else a share of --data)")
-      ->check(some_name())
-      ->type_name("PATH");
-  app.add_option("--validation-split", flags.validation_split,
-                 fmt::format("Share of --data to test on instead, the same whatever the seed "
-                             "(default, where there is no other: {})",
-                             kHeldOut))
-      ->check(number_between(1e-6, 1 - 1e-6))
-      ->type_name("SHARE");
-  add_pipeline_flags(app, flags);
-  app.option_defaults()->group("Options");
+void add_data_flags(Command& command, DataFlags& flags) {
+  command.group = "Data";
+  command.add("--validation", "PATH", &flags.validation, some_name(),
+              "Data to test on after each epoch, of the same kind (default: of doodles their "
+              "test split, of IDX t10k-*, else a share of --data)");
+  command.add("--validation-split", "SHARE", &flags.validation_split,
+              number_between(1e-6, 1 - 1e-6),
+              fmt::format("Share of --data to test on instead, the same whatever the seed "
+                          "(default, where there is no other: {})",
+                          kHeldOut));
+  add_pipeline_flags(command, flags);
+  command.group = "Options";
 }
 
-void add_loader_flags(CLI::App& app, LoaderFlags& flags) {
-  app.option_defaults()->group("Loader");
-  app.add_option("--workers", flags.workers,
-                 "Threads that make batches ahead of the step: auto (as few as keep up) or 0 to "
-                 "256; 0: none, each step reads its own")
-      ->check(some_name())
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--loader-memory", flags.memory_mib, "The most that batches made ahead may take")
-      ->check(whole_number(1, int64_t{1} << 24))
-      ->type_name("MIB")
-      ->capture_default_str();
-  app.add_option("--ahead", flags.ahead, "Batches made ahead (default: what memory holds, to 16)")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("BATCHES");
-  app.add_option("--on-bad", flags.on_bad,
-                 "Damaged samples: error, or replace[:SHARE] by others, counted and listed, up to "
-                 "that share of an epoch (0.001)")
-      ->check(some_name())
-      ->type_name("ANSWER")
-      ->capture_default_str();
-  app.option_defaults()->group("Options");
+void add_loader_flags(Command& command, LoaderFlags& flags) {
+  command.group = "Loader";
+  command.add("--workers", "N", &flags.workers, some_name(),
+              "Threads that make batches ahead of the step: auto (as few as keep up) or 0 to "
+              "256; 0: none, each step reads its own");
+  command.add("--loader-memory", "MIB", &flags.memory_mib, whole_number(1, int64_t{1} << 24),
+              "The most that batches made ahead may take");
+  command.add("--ahead", "BATCHES", &flags.ahead, whole_number(1, 1'000'000),
+              "Batches made ahead (default: what memory holds, to 16)");
+  command.add("--on-bad", "ANSWER", &flags.on_bad, some_name(),
+              "Damaged samples: error, or replace[:SHARE] by others, counted and listed, up to "
+              "that share of an epoch (0.001)");
+  command.group = "Options";
 }
 
 data::LoaderOptions loader_options(const LoaderFlags& flags) {

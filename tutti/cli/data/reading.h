@@ -12,11 +12,9 @@
 #include "tutti/data/dataset.h"
 #include "tutti/data/loader/loader.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 /// What was typed beside --data; unset is empty or 0.
 struct DataFlags {
@@ -39,12 +37,12 @@ struct LoaderFlags {
   std::string on_bad = "error";
 };
 
-/// Describe the flags on `app`; add_pipeline_flags() those that say what a sample is made of,
+/// Describe the flags on `command`; add_pipeline_flags() those that say what a sample is made of,
 /// add_text_flags() those of text.
-void add_data_flags(CLI::App& app, DataFlags& flags);
-void add_pipeline_flags(CLI::App& app, DataFlags& flags);
-void add_text_flags(CLI::App& app, DataFlags& flags);
-void add_loader_flags(CLI::App& app, LoaderFlags& flags);
+void add_data_flags(Command& command, DataFlags& flags);
+void add_pipeline_flags(Command& command, DataFlags& flags);
+void add_text_flags(Command& command, DataFlags& flags);
+void add_loader_flags(Command& command, LoaderFlags& flags);
 
 /// Throws UsageError, which names the flag.
 data::LoaderOptions loader_options(const LoaderFlags& flags);

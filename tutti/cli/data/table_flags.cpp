@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
@@ -17,32 +16,25 @@ std::optional<bool> TableFlags::has_header() const {
   return header.empty() ? std::nullopt : std::optional(header == "yes");
 }
 
-void add_header_flag(CLI::App& app, std::string& header) {
-  app.add_option("--header", header,
-                 "Tables: whether the first line names the columns: yes or no (default: as it "
-                 "looks; as the training's where data.json says how that was)")
-      ->check(one_of("answer", {"yes", "no"}))
-      ->type_name("yes|no");
+void add_header_flag(Command& command, std::string& header) {
+  command.add("--header", "yes|no", &header, one_of("answer", {"yes", "no"}),
+              "Tables: whether the first line names the columns: yes or no (default: as it "
+              "looks; as the training's where data.json says how that was)");
 }
 
-void add_table_flags(CLI::App& app, TableFlags& flags, bool kinds) {
-  add_header_flag(app, flags.header);
-  app.add_option("--decimal", flags.decimal, "Tables: what begins a fraction, . or , (default: .)")
-      ->check(one_of("decimal", {".", ","}))
-      ->type_name("CHARACTER");
+void add_table_flags(Command& command, TableFlags& flags, bool kinds) {
+  add_header_flag(command, flags.header);
+  command.add("--decimal", "CHARACTER", &flags.decimal, one_of("decimal", {".", ","}),
+              "Tables: what begins a fraction, . or , (default: .)");
   if (kinds)
-    app.add_option("--categorical", flags.categorical,
-                   "Tables: columns whose numbers are words; a target is a class then")
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->check(some_name())
-        ->type_name("COLUMNS");
-  app.add_option("--missing", flags.missing,
-                 "Tables: how a missing value is written, besides ?, NA and the like")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(some_name())
-      ->type_name("WORDS");
+    command
+        .add("--categorical", "COLUMNS", &flags.categorical, some_name(),
+             "Tables: columns whose numbers are words; a target is a class then")
+        .several = Several::commas;
+  command
+      .add("--missing", "WORDS", &flags.missing, some_name(),
+           "Tables: how a missing value is written, besides ?, NA and the like")
+      .several = Several::commas;
 }
 
 data::Recognised recognise(const std::string& path, const TableFlags& flags) {

@@ -10,11 +10,9 @@
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/recognise.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 /// What was typed; unset is empty.
 struct TableFlags {
@@ -27,9 +25,9 @@ struct TableFlags {
 };
 
 /// --header alone, for commands that read a table as another one was read.
-void add_header_flag(CLI::App& app, std::string& header);
+void add_header_flag(Command& command, std::string& header);
 /// How it is written, with --header, and, where `kinds`, --categorical.
-void add_table_flags(CLI::App& app, TableFlags& flags, bool kinds = true);
+void add_table_flags(Command& command, TableFlags& flags, bool kinds = true);
 
 /// What is at a path, a table with its header as the flags say.
 data::Recognised recognise(const std::string& path, const TableFlags& flags);

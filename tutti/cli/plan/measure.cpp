@@ -2,6 +2,7 @@
 #include "tutti/plan/measure.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <chrono>
@@ -13,12 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/base/standard_streams.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cli/bench/between_hosts.h"
 #include "tutti/cli/bench/timing.h"
@@ -248,52 +248,41 @@ void plan_measure(MeasureFlags& flags) {
 
 }  // namespace
 
-void add_plan_measure(CLI::App& plan, int& exit_code) {
+void add_plan_measure(Command& plan) {
   const auto flags = std::make_shared<MeasureFlags>();
   flags->name = host_facts().cpu_model.empty() ? "here" : host_facts().cpu_model;
-  CLI::App* const command = plan.add_subcommand(
-      "measure",
-      "Measure a model's steps, the engines here, and the link between the hosts of "
-      "a job");
-  command->add_option("model", flags->model, "As of tutti train --model")
-      ->type_name("MODEL")
-      ->required();
-  command->add_option("--data", flags->data, "As of tutti train")->required()->type_name("PATH");
-  command->add_option("--out", flags->out, "Gets the machine file")->required()->type_name("FILE");
-  command->add_option("--name", flags->name, "Of the machine, in the file")->capture_default_str();
-  command->add_option("--batches", flags->batches, "Samples of a replica")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command->add_option("--seconds", flags->seconds, "For the steps of all batches")
-      ->check(number_between(0.1, 86400))
-      ->capture_default_str();
-  command
-      ->add_option("--link-seconds", flags->link_seconds,
-                   "In a job of several hosts (tutti run --nodes): for all-reduces between them")
-      ->check(number_between(0.1, 86400))
-      ->capture_default_str();
-  command
-      ->add_option("--most-spread", flags->most_spread,
-                   "Of the middle half of a batch's steps (and of all-reduces between hosts), over "
-                   "their median; more is an error")
-      ->check(number_between(0.001, 1000))
-      ->capture_default_str();
-  command->add_option("--threads", flags->threads, "Of LibTorch")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  add_data_flags(*command, flags->data_flags);
-  add_gpt_flags(*command, flags->gpt);
-  add_optimizer_flags(*command, flags->optimizer);
-  command->footer(
+  Command& command =
+      plan.command("measure",
+                   "Measure a model's steps, the engines here, and the link between the hosts of "
+                   "a job");
+  command.add("model", "MODEL", &flags->model, "As of tutti train --model").required = true;
+  command.add("--data", "PATH", &flags->data, "As of tutti train").required = true;
+  command.add("--out", "FILE", &flags->out, "Gets the machine file").required = true;
+  command.add("--name", "TEXT", &flags->name, "Of the machine, in the file");
+  Argument& batches = command.add("--batches", "INT", &flags->batches,
+                                  in_range(1, int64_t{1} << 20), "Samples of a replica");
+  batches.several = Several::words_or_commas;
+  batches.preset = fmt::format("{}", fmt::join(flags->batches, " "));
+  command.add("--seconds", "FLOAT", &flags->seconds, number_between(0.1, 86400),
+              "For the steps of all batches");
+  command.add("--link-seconds", "FLOAT", &flags->link_seconds, number_between(0.1, 86400),
+              "In a job of several hosts (tutti run --nodes): for all-reduces between them");
+  command.add("--most-spread", "FLOAT", &flags->most_spread, number_between(0.001, 1000),
+              "Of the middle half of a batch's steps (and of all-reduces between hosts), over "
+              "their median; more is an error");
+  command.add("--threads", "INT", &flags->threads, in_range(1, 4096), "Of LibTorch");
+  add_data_flags(command, flags->data_flags);
+  add_gpt_flags(command, flags->gpt);
+  add_optimizer_flags(command, flags->optimizer);
+  command.footer =
       "Examples:\n"
       "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json\n"
       "  tutti run --nodes 2 --node-rank 0 --rendezvous h0:29500 tutti plan measure doodle_cnn "
-      "--data examples/data/quickdraw --out here.json");
-  command->callback([flags, &exit_code] {
+      "--data examples/data/quickdraw --out here.json";
+  command.action = [flags] {
     plan_measure(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
@@ -159,54 +157,49 @@ void plan_pipeline(const PipelineFlags& flags) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& exit_code) {
-  CLI::App* const plan =
-      app.add_subcommand("plan", "Say what a training would cost, and measure what that takes");
-  plan->require_subcommand(0, 1);
-  add_plan_prediction(*plan, exit_code);
-  add_plan_measure(*plan, exit_code);
-  add_plan_table(*plan, exit_code);
-  add_plan_replay(*plan, exit_code);
-  CLI::App* const command = plan->add_subcommand(
-      "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
+void add_plan(Command& program) {
+  Command& plan =
+      program.command("plan", "Say what a training would cost, and measure what that takes");
+  add_plan_prediction(plan);
+  add_plan_measure(plan);
+  add_plan_table(plan);
+  add_plan_replay(plan);
+  Command& command =
+      plan.command("pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();
-  command->add_option("--ranks", flags->plan.ranks, "That the model is cut over")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command->add_option("--microbatches", flags->plan.microbatches, "Of a step")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--chunks", flags->plan.chunks, "Of layers a rank: for \"interleaved\"")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command
-      ->add_option("--schedule", flags->schedule,
-                   fmt::format("One of {}; all of them; or a file of your own, NAME.csv",
-                               fmt::join(mesh::schedule_names(), ", ")))
-      ->capture_default_str();
+  command.add("--ranks", "INT", &flags->plan.ranks, in_range(1, 4096),
+              "That the model is cut over");
+  command.add("--microbatches", "INT", &flags->plan.microbatches, in_range(1, 1 << 16),
+              "Of a step");
+  command.add("--chunks", "INT", &flags->plan.chunks, in_range(1, 64),
+              "Of layers a rank: for \"interleaved\"");
+  command.add("--schedule", "TEXT", &flags->schedule,
+              fmt::format("One of {}; all of them; or a file of your own, NAME.csv",
+                          fmt::join(mesh::schedule_names(), ", ")));
   const auto add_cost = [&](const char* name, std::vector<double>& to, const char* help) {
-    command->add_option(name, to, help)->delimiter(',')->check(number_between(0, kLongest));
+    Argument& cost = command.add(name, "FLOAT", &to, number_between(0, kLongest), help);
+    cost.several = Several::words_or_commas;
+    cost.preset = "";
   };
   add_cost("--forward", flags->forward,
            "Time of a microbatch through a rank's layers; or one number a stage, with commas");
   add_cost("--backward", flags->backward, "The same of the gradient of a stage's input");
   add_cost("--weight", flags->weight, "The same of the gradients of its parameters");
-  command->add_option("--send", flags->send, "Time from one rank to another")
-      ->check(number_between(0, kLongest));
-  command->add_option("--svg", flags->svg, "Draws the schedule")->type_name("FILE");
-  command->add_option("--csv", flags->csv, "Writes it as text, to be changed by hand")
-      ->type_name("FILE");
-  command->add_option("--json", flags->json, "Writes the table")->type_name("FILE");
-  command->footer(
+  command.add("--send", "FLOAT", &flags->send, number_between(0, kLongest),
+              "Time from one rank to another");
+  command.add("--svg", "FILE", &flags->svg, "Draws the schedule");
+  command.add("--csv", "FILE", &flags->csv, "Writes it as text, to be changed by hand");
+  command.add("--json", "FILE", &flags->json, "Writes the table");
+  command.footer =
       "Examples:\n"
       "  tutti plan pipeline --ranks 4 --microbatches 8\n"
       "  tutti plan pipeline --ranks 2 --microbatches 8 --schedule zb-h1 --svg zb-h1.svg\n"
-      "  tutti plan pipeline --schedule own.csv --forward 1,1,2 --backward 1,1,2 --weight 1,1,2");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_pipelines());
+      "  tutti plan pipeline --schedule own.csv --forward 1,1,2 --backward 1,1,2 --weight 1,1,2";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_pipelines());
     plan_pipeline(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

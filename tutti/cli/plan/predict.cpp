@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
@@ -344,113 +342,93 @@ void plan_choose(const ChooseFlags& flags) {
   write_file_atomically(flags.json, all.dump(2) + "\n");
 }
 
-void add_jobs(CLI::App& command, JobsFlags& flags) {
-  command.add_option("model", flags.model, "That the machine file is of")->type_name("MODEL");
-  command.add_option("--machine", flags.machine, "What `tutti plan measure` wrote")
-      ->type_name("FILE");
+void add_jobs(Command& command, JobsFlags& flags) {
+  command.add("model", "MODEL", &flags.model, "That the machine file is of");
+  command.add("--machine", "FILE", &flags.machine, "What `tutti plan measure` wrote");
   command
-      .add_option(
-          "--gflops", flags.gflops,
-          "Instead of --machine: what a replica computes, 10^9 operations a second, and all "
-          "else by counting; of the networks of `tutti plan table`")
-      ->check(number_between(1e-3, 1e9))
-      ->excludes("--machine");
-  command.add_option("--hosts", flags.hosts, "That compute: 1,2,4, or 1..1024 (doubled)")
-      ->capture_default_str();
-  command
-      .add_option(
-          "--link", flags.link,
-          "Of each host, as 25Gbit,20us (default: the machine file's, where it was measured)")
-      ->type_name("RATE,LATENCY");
-  command.add_option("--replicas-per-host", flags.replicas, "As --hosts")->capture_default_str();
-  command.add_option(
-      "--batch", flags.batches,
+      .add("--gflops", "FLOAT", &flags.gflops, number_between(1e-3, 1e9),
+           "Instead of --machine: what a replica computes, 10^9 operations a second, and all "
+           "else by counting; of the networks of `tutti plan table`")
+      .excludes = {"--machine"};
+  command.add("--hosts", "TEXT", &flags.hosts, "That compute: 1,2,4, or 1..1024 (doubled)");
+  command.add("--link", "RATE,LATENCY", &flags.link,
+              "Of each host, as 25Gbit,20us (default: the machine file's, where it was measured)");
+  command.add("--replicas-per-host", "TEXT", &flags.replicas, "As --hosts");
+  command.add(
+      "--batch", "TEXT", &flags.batches,
       "Samples of a replica, as --hosts (default: those that were measured; 32 with --gflops)");
+  command.add("--strategy", "TEXT", &flags.strategy,
+              member_of({"multi_worker", "mirrored", "parameter_server", "all"}),
+              "multi_worker, mirrored (one host), parameter_server, or all: the first and last");
   command
-      .add_option("--strategy", flags.strategy,
-                  "multi_worker, mirrored (one host), parameter_server, or all: the first and last")
-      ->check(CLI::IsMember({"multi_worker", "mirrored", "parameter_server", "all"}))
-      ->capture_default_str();
-  command.add_option("--servers", flags.servers, "parameter_server: on so many hosts more")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command.add_option("--staleness", flags.staleness, "parameter_server: 0, s or inf")
-      ->delimiter(',')
-      ->capture_default_str();
-  command.add_flag("--overlap", flags.overlap,
-                   "multi_worker: buckets go while backward goes on, as with NCCL");
+      .add("--servers", "INT", &flags.servers, in_range(1, 1'000'000),
+           "parameter_server: on so many hosts more")
+      .several = Several::words_or_commas;
+  command.add("--staleness", "TEXT", &flags.staleness, "parameter_server: 0, s or inf").several =
+      Several::words_or_commas;
+  command.flag("--overlap", &flags.overlap,
+               "multi_worker: buckets go while backward goes on, as with NCCL");
   command
-      .add_option("--engine", flags.engines,
-                  "What carries sums: auto, what strategies take (shm on one host, tcp with one "
-                  "replica a host, else hier); tcp, one group of all replicas in a loop of your "
-                  "own; all, both")
-      ->delimiter(',')
-      ->type_name("NAME,...")
-      ->capture_default_str();
-  command.add_option("--bucket-mib", flags.bucket_mib, "--overlap: of a bucket, each of these")
-      ->delimiter(',')
-      ->check(number_between(0.001, 1e6))
-      ->capture_default_str();
-  command.add_option("--json", flags.json, "Writes the figures")->type_name("FILE");
+      .add("--engine", "NAME,...", &flags.engines,
+           "What carries sums: auto, what strategies take (shm on one host, tcp with one "
+           "replica a host, else hier); tcp, one group of all replicas in a loop of your "
+           "own; all, both")
+      .several = Several::words_or_commas;
+  command
+      .add("--bucket-mib", "FLOAT", &flags.bucket_mib, number_between(0.001, 1e6),
+           "--overlap: of a bucket, each of these")
+      .several = Several::words_or_commas;
+  command.add("--json", "FILE", &flags.json, "Writes the figures");
 }
 
-void add_choose(CLI::App& plan, int& exit_code) {
+void add_choose(Command& plan) {
   const auto flags = std::make_shared<ChooseFlags>();
-  CLI::App* const command =
-      plan.add_subcommand("choose", "Say on how many hosts, with which batch, training is best");
-  add_jobs(*command, *flags);
-  command->get_option("model")->required();
+  Command& command =
+      plan.command("choose", "Say on how many hosts, with which batch, training is best");
+  add_jobs(command, *flags);
+  command.at("model").required = true;
+  command.add("--objective", "TEXT", &flags->objective, member_of({"time", "cost"}),
+              "time: it ends soonest; cost: the fewest hosts times hours");
   command
-      ->add_option("--objective", flags->objective,
-                   "time: it ends soonest; cost: the fewest hosts times hours")
-      ->check(CLI::IsMember({"time", "cost"}))
-      ->capture_default_str();
-  command
-      ->add_option("--target-images", flags->samples,
-                   "Samples that training takes, with a small batch")
-      ->check(positive_number(kMostSamples))
-      ->required();
-  command
-      ->add_option("--noise-scale", flags->noise_scale,
-                   "Samples a step from which more stop paying, as `tutti train --noise-scale` "
-                   "prints (default: no batch is too large)")
-      ->check(positive_number(kMostSamples));
-  command->add_option("--within", flags->hours, "Hours that it may take")
-      ->check(positive_number(kMostHours));
-  command->footer(
+      .add("--target-images", "FLOAT", &flags->samples, positive_number(kMostSamples),
+           "Samples that training takes, with a small batch")
+      .required = true;
+  command.add("--noise-scale", "FLOAT", &flags->noise_scale, positive_number(kMostSamples),
+              "Samples a step from which more stop paying, as `tutti train --noise-scale` "
+              "prints (default: no batch is too large)");
+  command.add("--within", "FLOAT", &flags->hours, positive_number(kMostHours),
+              "Hours that it may take");
+  command.footer =
       "Example:\n"
       "  tutti plan choose doodle_cnn --machine here.json --link 10Gbit,50us --objective cost "
-      "--target-images 1e9 --within 24");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle<JobsFlags>(typed_in(*command), *flags, needs_of_predictions());
+      "--target-images 1e9 --within 24";
+  command.action = [&command, flags] {
+    refuse_idle<JobsFlags>(command.typed(), *flags, needs_of_predictions());
     plan_choose(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace
 
-void add_plan_prediction(CLI::App& plan, int& exit_code) {
-  add_choose(plan, exit_code);
+void add_plan_prediction(Command& plan) {
+  add_choose(plan);
   const auto flags = std::make_shared<PredictFlags>();
   add_jobs(plan, *flags);
-  plan.add_option("--svg", flags->svg, "Draws step time and efficiency over hosts")
-      ->type_name("FILE");
-  plan.footer(
+  plan.add("--svg", "FILE", &flags->svg, "Draws step time and efficiency over hosts");
+  plan.footer =
       "Examples:\n"
       "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json\n"
       "  tutti plan doodle_cnn --machine here.json --hosts 1..1024 --link 25Gbit,20us --batch 64\n"
       "  tutti plan choose doodle_cnn --machine here.json --link 25Gbit,20us --target-images 1e9\n"
-      "  tutti plan resnet50 --gflops 50000 --hosts 1..256 --link 100Gbit,10us --batch 128");
-  plan.callback([&plan, flags, &exit_code] {
-    if (!plan.get_subcommands().empty()) return;
+      "  tutti plan resnet50 --gflops 50000 --hosts 1..256 --link 100Gbit,10us --batch 128";
+  plan.action = [&plan, flags] {
     if (flags->model.empty())
       throw UsageError("plan: say which model, or one of measure, choose, table, pipeline, replay");
-    refuse_idle<JobsFlags>(typed_in(plan), *flags, needs_of_predictions());
+    refuse_idle<JobsFlags>(plan.typed(), *flags, needs_of_predictions());
     plan_model(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

@@ -17,13 +17,12 @@
 #include <cstdio>
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/json.h"
 #include "tutti/base/printable.h"
 #include "tutti/base/typed.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cluster/join/environment_check.h"
 
@@ -244,27 +243,24 @@ std::vector<Problem> problems_of(const Examination& facts) {
   return all;
 }
 
-void add_doctor(CLI::App& app, int& exit_code) {
+void add_doctor(Command& program) {
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* command =
-      app.add_subcommand("doctor", "Show what this machine has, what is wrong, and how to mend it");
-  command->add_flag("--json", *as_json, "Print one JSON object instead");
-  command->footer(
+  Command& command =
+      program.command("doctor", "Show what this machine has, what is wrong, and how to mend it");
+  command.flag("--json", as_json.get(), "Print one JSON object instead");
+  command.footer =
       "Examples:\n  tutti doctor\n  tutti doctor --json\n  tutti doctor record FILES...\n\n"
-      "Exit code: 0, or 1 when something keeps tutti from working at all.");
-  command->require_subcommand(0, 1);
-  add_doctor_record(*command, exit_code);
-  command->callback([command, as_json, &exit_code] {
-    if (!command->get_subcommands().empty()) return;
+      "Exit code: 0, or 1 when something keeps tutti from working at all.";
+  add_doctor_record(command);
+  command.action = [as_json] {
     const Examination facts = examine();
     if (*as_json) {
       std::printf("%s\n", dump_json(json_of(facts), 2).c_str());
     } else {
       print(facts);
     }
-    exit_code = 0;
-    for (const Problem& problem : problems_of(facts)) exit_code |= problem.fatal ? 1 : 0;
-  });
+    return std::ranges::any_of(problems_of(facts), &Problem::fatal) ? 1 : 0;
+  };
 }
 
 }  // namespace tutti::cli

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/file.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/comm/flight/flight_analysis.h"
@@ -25,25 +24,24 @@ FlightFile read_record(const std::string& path) {
 
 }  // namespace
 
-void add_doctor_record(CLI::App& doctor, int& exit_code) {
+void add_doctor_record(Command& doctor) {
   auto paths = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = doctor.add_subcommand(
+  Command& command = doctor.command(
       "record", "Say who diverged or stopped, from the flight records of a failed job");
-  command->add_option("FILES", *paths, "Flight records, one a process")
-      ->required()
-      ->check(some_name());
-  command->footer(
+  command.add("FILES", "TEXT", paths.get(), some_name(), "Flight records, one a process").required =
+      true;
+  command.footer =
       "A process writes its record when one of its groups fails: into the folder "
       "TUTTI_RECORD_DIR,\n"
       "else into tutti-JOB in the system's temporary folder.\n\n"
       "Example:\n  tutti doctor record /tmp/tutti-1a2b/*.json\n\n"
-      "Exit code: 0, or 2 when a file is damaged or of another job.");
-  command->callback([paths, &exit_code] {
+      "Exit code: 0, or 2 when a file is damaged or of another job.";
+  command.action = [paths] {
     std::vector<FlightFile> files;
     for (const std::string& path : *paths) files.push_back(read_record(path));
     std::fputs(analyse_flight_records(files).c_str(), stdout);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

@@ -3,9 +3,8 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cluster/rendezvous/job_links.h"
@@ -45,44 +44,35 @@ int serve(const PsFlags& flags) {
 
 }  // namespace
 
-void add_ps(CLI::App& app, int& exit_code) {
+void add_ps(Command& program) {
   auto flags = std::make_shared<PsFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = program.command(
       "ps", "Be a parameter server of a job; `tutti run --servers` starts some by itself");
-  command->add_option("--view-service", flags->view_service, "Where the job's launcher listens")
-      ->required()
-      ->type_name("HOST:PORT");
   command
-      ->add_option("--number", flags->number,
-                   "Which of the job's servers (default: any; one that comes later takes over as a "
-                   "backup)")
-      ->check(whole_number(0, 1'000'000))
-      ->type_name("I");
-  command->add_option("--threads", flags->threads, "That update (default: usable cores, 4 at most)")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
+      .add("--view-service", "HOST:PORT", &flags->view_service, "Where the job's launcher listens")
+      .required = true;
   command
-      ->add_option("--poll", flags->poll_us,
-                   "Looks for so long before it sleeps: quicker answers from a server with a core "
-                   "of its own")
-      ->check(whole_number(0, 1'000'000))
-      ->type_name("MICROSECONDS")
-      ->capture_default_str();
+      .add("--number", "I", &flags->number, whole_number(0, 1'000'000),
+           "Which of the job's servers (default: any; one that comes later takes over as a "
+           "backup)")
+      .preset = "";
+  command.add("--threads", "T", &flags->threads, whole_number(1, 1024),
+              "That update (default: usable cores, 4 at most)");
   command
-      ->add_option("--memory-limit", flags->memory_limit_gb,
-                   "Ends with an error before more is held (default: no limit)")
-      ->check(positive_number(kMostGigabytes))
-      ->type_name("GB");
-  command->add_option("--time-limit", flags->limit_s, "To find the view service")
-      ->check(positive_number(kMostSeconds))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  command->add_flag("--no-shared-memory", flags->no_shared_memory,
-                    "Exchange bytes with workers of this host, too");
-  command->footer(
+      .add("--poll", "MICROSECONDS", &flags->poll_us, whole_number(0, 1'000'000),
+           "Looks for so long before it sleeps: quicker answers from a server with a core "
+           "of its own")
+      .preset = "0";
+  command.add("--memory-limit", "GB", &flags->memory_limit_gb, positive_number(kMostGigabytes),
+              "Ends with an error before more is held (default: no limit)");
+  command.add("--time-limit", "SECONDS", &flags->limit_s, positive_number(kMostSeconds),
+              "To find the view service");
+  command.flag("--no-shared-memory", &flags->no_shared_memory,
+               "Exchange bytes with workers of this host, too");
+  command.footer =
       "Example, with the TUTTI_TOKEN of the job, to replace a lost server:\n"
-      "  tutti ps --view-service node0:41023");
-  command->callback([flags, &exit_code] { exit_code = serve(*flags); });
+      "  tutti ps --view-service node0:41023";
+  command.action = [flags] { return serve(*flags); };
 }
 
 }  // namespace tutti::cli

@@ -8,8 +8,6 @@
 #include <sstream>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/idle.h"
 #include "tutti/base/standard_streams.h"
@@ -142,13 +140,12 @@ const std::vector<NeededBy<RunFlags>>& needs_of_runs() {
   return rows;
 }
 
-int run(const CLI::App& command, const RunFlags& flags) {
-  const auto words = command.remaining();
-  if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
-  refuse_unknown_flag(command, words.front());
+int run(const Command& command, const RunFlags& flags) {
+  if (command.rest.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
+  refuse_unknown_flag(command, command.rest.front());
   check_nodes(flags);
   check_servers(flags);
-  refuse_idle(typed_in(command), flags, needs_of_runs());
+  refuse_idle(command.typed(), flags, needs_of_runs());
   check_restarts(flags);
   check_coordinator(flags);
   const double grace = flags.grace_seconds.value_or(kGraceSeconds);
@@ -168,7 +165,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
                 .rendezvous = flags.rendezvous,
                 .job = flags.job,
                 .same = words_for_all_nodes(flags)},
-      .command = words,
+      .command = command.rest,
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,
       .end_on_failure = flags.on_lost_worker != "continue" && !alone && !flags.coordinator,
@@ -190,89 +187,75 @@ int run(const CLI::App& command, const RunFlags& flags) {
   return exit_code_of(flags, result);
 }
 
+// Of its name until the next release.
+Check answer_to_on_failure() {
+  Check check = one_of("answer to --on-failure", {"end", "continue"});
+  check.answer = [ask = std::move(check.answer)](std::string& text) {
+    const std::string wrong = ask(text);
+    if (wrong.empty())
+      say_to(stderr,
+             "tutti run: --on-failure is --on-lost-worker now, and goes with the next release\n");
+    return wrong;
+  };
+  return check;
+}
+
 }  // namespace
 
-void add_run(CLI::App& app, int& exit_code) {
+void add_run(Command& program) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run",
-                                         "Start N workers of a program on this machine, or on each "
-                                         "of several:\n"
-                                         "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
-  command->add_option("-n,--workers", flags->workers, "How many workers")
-      ->check(whole_number(1, kMaxRanks))
-      ->type_name("N");
-  command->add_option("--servers", flags->servers, "Parameter servers beside them, on each machine")
-      ->check(whole_number(1, 1024))
-      ->type_name("S");
+  Command& command = program.command("run",
+                                     "Start N workers of a program on this machine, or on each "
+                                     "of several:\n"
+                                     "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
+  Argument& workers = command.add("--workers", "N", &flags->workers, whole_number(1, kMaxRanks),
+                                  "How many workers");
+  workers.short_name = "-n";
+  workers.preset = "";
+  command.add("--servers", "S", &flags->servers, whole_number(1, 1024),
+              "Parameter servers beside them, on each machine");
+  command.add("--servers-elsewhere", "K", &flags->elsewhere, whole_number(1, 1024),
+              "More servers, in all, that somebody starts: `tutti ps` on hosts of their own");
+  command.add("--view-service", "ADDRESS[:PORT]", &flags->view_service,
+              "Where servers and workers find each other: an address of node 0 (default: that "
+              "of the rendezvous, or this machine alone)");
+  command.flag("--coordinator", &flags->coordinator,
+               "One process more, number 0, that hands out steps to workers 1 to N");
+  command.flag("--no-backups", &flags->backups, "The loss of a parameter server ends the job")
+      .sets = false;
+  command.add("--silence", "SECONDS", &flags->silence_seconds, number_between(1, kMaxGraceSeconds),
+              "A server, or a worker of theirs, that says nothing for so long is lost");
+  add_snapshot_flags(command, flags->snapshots, "--servers: ");
   command
-      ->add_option("--servers-elsewhere", flags->elsewhere,
-                   "More servers, in all, that somebody starts: `tutti ps` on hosts of their own")
-      ->check(whole_number(1, 1024))
-      ->type_name("K");
+      .add("--nodes", "M", &flags->nodes, whole_number(1, kMostNodes),
+           "How many machines take part")
+      .preset = "";
+  command.add("--node-rank", "I", &flags->node_rank, whole_number(0, kMostNodes - 1),
+              "Number of this machine");
+  command.add("--rendezvous", "HOST:PORT", &flags->rendezvous,
+              "An address of node 0, and a free port");
+  command.add("--job", "NAME", &flags->job,
+              "Name of this job, to tell it from another at the same port (default: made from "
+              "the token)");
   command
-      ->add_option("--view-service", flags->view_service,
-                   "Where servers and workers find each other: an address of node 0 (default: that "
-                   "of the rendezvous, or this machine alone)")
-      ->type_name("ADDRESS[:PORT]");
-  CLI::Option* coordinator =
-      command->add_flag("--coordinator", flags->coordinator,
-                        "One process more, number 0, that hands out steps to workers 1 to N");
-  command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
+      .add("--on-lost-worker", "end|continue", &flags->on_lost_worker,
+           one_of("answer to --on-lost-worker", {"end", "continue"}),
+           "What the rest do when a worker fails: end (the default, but with servers and "
+           "--restarts) or continue")
+      .excludes = {"--coordinator"};
   command
-      ->add_option("--silence", flags->silence_seconds,
-                   "A server, or a worker of theirs, that says nothing for so long is lost")
-      ->check(number_between(1, kMaxGraceSeconds))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  add_snapshot_flags(*command, flags->snapshots, "--servers: ");
-  command->add_option("--nodes", flags->nodes, "How many machines take part")
-      ->check(whole_number(1, kMostNodes))
-      ->type_name("M");
-  command->add_option("--node-rank", flags->node_rank, "Number of this machine")
-      ->check(whole_number(0, kMostNodes - 1))
-      ->type_name("I");
-  command->add_option("--rendezvous", flags->rendezvous, "An address of node 0, and a free port")
-      ->type_name("HOST:PORT");
-  command
-      ->add_option("--job", flags->job,
-                   "Name of this job, to tell it from another at the same port (default: made from "
-                   "the token)")
-      ->type_name("NAME");
-  command
-      ->add_option("--on-lost-worker", flags->on_lost_worker,
-                   "What the rest do when a worker fails: end (the default, but with servers and "
-                   "--restarts) or continue")
-      ->check(one_of("answer to --on-lost-worker", {"end", "continue"}))
-      ->type_name("end|continue")
-      ->excludes(coordinator);
-  command
-      ->add_option_function<std::string>(
-          "--on-failure",
-          [flags](const std::string& answer) {
-            say_to(stderr,
-                   "tutti run: --on-failure is --on-lost-worker now, and goes with the next "
-                   "release\n");
-            flags->on_lost_worker = answer;
-          },
-          "The name of --on-lost-worker until the next release")
-      ->check(one_of("answer to --on-failure", {"end", "continue"}))
-      ->type_name("end|continue")
-      ->excludes(coordinator)
-      ->excludes("--on-lost-worker");
-  command
-      ->add_option("--restarts", flags->restarts,
-                   "A job of which a worker failed is started again as a whole, so often, and goes "
-                   "on from its newest checkpoint; a step that fails twice ends it. With servers, "
-                   "or --on-lost-worker continue: that worker alone, while the rest go on")
-      ->check(whole_number(0, 1'000'000))
-      ->type_name("K");
-  command
-      ->add_option("--grace", flags->grace_seconds,
-                   "Time to end in order after Ctrl-C or SIGTERM (2, or as long as a program asks "
-                   "for that has checkpoints to write)")
-      ->type_name("SECONDS");
-  command->prefix_command();
-  command->footer(
+      .add("--on-failure", "end|continue", &flags->on_lost_worker, answer_to_on_failure(),
+           "The name of --on-lost-worker until the next release")
+      .excludes = {"--coordinator", "--on-lost-worker"};
+  command.add("--restarts", "K", &flags->restarts, whole_number(0, 1'000'000),
+              "A job of which a worker failed is started again as a whole, so often, and goes "
+              "on from its newest checkpoint; a step that fails twice ends it. With servers, "
+              "or --on-lost-worker continue: that worker alone, while the rest go on");
+  command.add("--grace", "SECONDS", &flags->grace_seconds,
+              "Time to end in order after Ctrl-C or SIGTERM (2, or as long as a program asks "
+              "for that has checkpoints to write)");
+  command.starts_program = true;
+  command.footer =
       "Everything from PROGRAM on is the program's own. Its workers read what to do with\n"
       "tutti::join(). Their output comes line by line behind [worker]; stdin is empty.\n\n"
       "Examples:\n"
@@ -285,8 +268,8 @@ void add_run(CLI::App& app, int& exit_code) {
       "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n"
       "  Two servers on hosts of their own, which it says how to start:\n"
       "    tutti run -n 4 --servers-elsewhere 2 --view-service node0 ./train\n\n"
-      "Exit code: 0, or that of the worker that failed first; 128+signal when it was killed.");
-  command->callback([command, flags, &exit_code] { exit_code = run(*command, *flags); });
+      "Exit code: 0, or that of the worker that failed first; 128+signal when it was killed.";
+  command.action = [&command, flags] { return run(command, *flags); };
 }
 
 }  // namespace tutti::cli

@@ -2,85 +2,60 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
-void add_server_flags(CLI::App& app, ServerFlags& flags) {
-  app.option_defaults()->group("Parameter servers");
-  app.add_option("--servers", flags.servers, "parameter_server: how many servers (1)")
-      ->check(whole_number(1, 1024))
-      ->type_name("S");
-  app.add_option("--staleness", flags.staleness,
-                 "parameter_server: 0 synchronous; how many steps the fastest worker may be ahead; "
-                 "inf nobody waits")
-      ->type_name("0|s|inf")
-      ->capture_default_str();
-  app.add_option("--drop-slowest", flags.drop_slowest,
-                 "parameter_server, synchronous: a step waits for all workers but so many")
-      ->check(whole_number(0, 1 << 20))
-      ->type_name("K");
-  app.add_option("--on-lost-worker", flags.on_lost_worker,
-                 "parameter_server, synchronous: when a worker is lost the job ends, the others "
-                 "continue without it, or wait until it comes again")
-      ->check(one_of("answer to --on-lost-worker", {"end", "continue", "wait"}))
-      ->type_name("end|continue|wait")
-      ->capture_default_str();
-  app.add_option("--restarts", flags.restarts,
-                 "parameter_server, --on-lost-worker continue or wait: failed workers are started "
-                 "again, so often in all")
-      ->check(whole_number(0, 1'000'000))
-      ->type_name("K");
-  app.add_flag("--scale-by-staleness", flags.scale_by_staleness,
+void add_server_flags(Command& command, ServerFlags& flags) {
+  command.group = "Parameter servers";
+  command.add("--servers", "S", &flags.servers, whole_number(1, 1024),
+              "parameter_server: how many servers (1)");
+  command.add("--staleness", "0|s|inf", &flags.staleness,
+              "parameter_server: 0 synchronous; how many steps the fastest worker may be ahead; "
+              "inf nobody waits");
+  command.add("--drop-slowest", "K", &flags.drop_slowest, whole_number(0, 1 << 20),
+              "parameter_server, synchronous: a step waits for all workers but so many");
+  command.add("--on-lost-worker", "end|continue|wait", &flags.on_lost_worker,
+              one_of("answer to --on-lost-worker", {"end", "continue", "wait"}),
+              "parameter_server, synchronous: when a worker is lost the job ends, the others "
+              "continue without it, or wait until it comes again");
+  command.add("--restarts", "K", &flags.restarts, whole_number(0, 1'000'000),
+              "parameter_server, --on-lost-worker continue or wait: failed workers are started "
+              "again, so often in all");
+  command.flag("--scale-by-staleness", &flags.scale_by_staleness,
                "parameter_server, not synchronous: a gradient of staleness t counts 1/t");
-  app.add_option("--delay-compensation", flags.delay_compensation,
-                 "parameter_server, not synchronous: lambda of DC-ASGD (0: off)")
-      ->check(number_between(0, 1e6))
-      ->type_name("LAMBDA");
-  app.add_option("--host-sums", flags.host_sums,
-                 "parameter_server, synchronous: workers of one host add their gradients in shared "
-                 "memory and send one sum; off: each sends its own")
-      ->check(one_of("host-sums", {"on", "off"}))
-      ->type_name("on|off")
-      ->capture_default_str();
-  app.add_flag("!--no-backups", flags.backups,
-               "parameter_server: nobody has a copy; the loss of a server ends the job");
-  app.add_option("--placement", flags.placement,
-                 "parameter_server: of parameters on servers: greedy (by bytes) or round_robin")
-      ->check(one_of("placement", {"greedy", "round_robin"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--partition", flags.partition,
-                 "parameter_server: cuts large parameters by rows: whole, fixed:4, min:256K:8, "
-                 "max:4M")
-      ->type_name("HOW")
-      ->capture_default_str();
-  add_snapshot_flags(app, flags.snapshots, "parameter_server: ");
+  command.add("--delay-compensation", "LAMBDA", &flags.delay_compensation, number_between(0, 1e6),
+              "parameter_server, not synchronous: lambda of DC-ASGD (0: off)");
+  command.add("--host-sums", "on|off", &flags.host_sums, one_of("host-sums", {"on", "off"}),
+              "parameter_server, synchronous: workers of one host add their gradients in shared "
+              "memory and send one sum; off: each sends its own");
+  command
+      .flag("--no-backups", &flags.backups,
+            "parameter_server: nobody has a copy; the loss of a server ends the job")
+      .sets = false;
+  command.add("--placement", "NAME", &flags.placement,
+              one_of("placement", {"greedy", "round_robin"}),
+              "parameter_server: of parameters on servers: greedy (by bytes) or round_robin");
+  command.add("--partition", "HOW", &flags.partition,
+              "parameter_server: cuts large parameters by rows: whole, fixed:4, min:256K:8, "
+              "max:4M");
+  add_snapshot_flags(command, flags.snapshots, "parameter_server: ");
 }
 
-void add_snapshot_flags(CLI::App& app, SnapshotFlags& flags, const std::string& whose) {
-  app.add_option("--snapshots", flags.folder,
-                 whose +
-                     "folder for snapshots of the servers, at the end at least; all servers "
-                     "and worker 0 must see it")
-      ->check(some_name())
-      ->type_name("DIR");
-  app.add_option("--snapshot-every", flags.every_s,
-                 whose + "one so often, while training goes on (default: at the end)")
-      ->check(number_between(0.1, kMostSeconds))
-      ->type_name("SECONDS");
-  app.add_option("--snapshots-kept", flags.kept, whose + "the newest so many")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("K")
-      ->capture_default_str();
-  app.add_option("--restore", flags.restore,
-                 whose +
-                     "go on from this snapshot, or the newest in this folder, with any number "
-                     "of servers")
-      ->check(some_name())
-      ->type_name("DIR");
+void add_snapshot_flags(Command& command, SnapshotFlags& flags, const std::string& whose) {
+  command.add("--snapshots", "DIR", &flags.folder, some_name(),
+              whose +
+                  "folder for snapshots of the servers, at the end at least; all servers "
+                  "and worker 0 must see it");
+  command.add("--snapshot-every", "SECONDS", &flags.every_s, number_between(0.1, kMostSeconds),
+              whose + "one so often, while training goes on (default: at the end)");
+  command.add("--snapshots-kept", "K", &flags.kept, whole_number(1, 1'000'000),
+              whose + "the newest so many");
+  command.add("--restore", "DIR", &flags.restore, some_name(),
+              whose +
+                  "go on from this snapshot, or the newest in this folder, with any number "
+                  "of servers");
 }
 
 ps::SnapshotOptions snapshot_options(const SnapshotFlags& flags) {

@@ -9,11 +9,9 @@
 #include "tutti/ps/snapshot/snapshot_series.h"
 #include "tutti/sync/served_options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 /// Snapshots of the servers, as `train` and `run` take them.
 struct SnapshotFlags {
@@ -24,7 +22,7 @@ struct SnapshotFlags {
 };
 
 /// `whose`: what the flags belong to, for their help: "parameter_server: ".
-void add_snapshot_flags(CLI::App& app, SnapshotFlags& flags, const std::string& whose);
+void add_snapshot_flags(Command& command, SnapshotFlags& flags, const std::string& whose);
 
 /// UsageError for a time or number of snapshots without a folder for them.
 ps::SnapshotOptions snapshot_options(const SnapshotFlags& flags);
@@ -47,7 +45,7 @@ struct ServerFlags {
   int num_servers() const { return static_cast<int>(servers.value_or(1)); }
 };
 
-void add_server_flags(CLI::App& app, ServerFlags& flags);
+void add_server_flags(Command& command, ServerFlags& flags);
 
 /// UsageError for a staleness or partition that cannot be read.
 ServedOptions served_options(const ServerFlags& flags);

@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -20,6 +18,7 @@
 #include "tutti/base/printable.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/checkpoint/folder.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 
@@ -143,36 +142,29 @@ int convert(const CheckpointFlags& flags) {
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app, int& exit_code) {
+void add_checkpoint(Command& program) {
   auto flags = std::make_shared<CheckpointFlags>();
-  CLI::App* group =
-      app.add_subcommand("checkpoint", "List, verify and convert the checkpoints of trainings");
-  group->require_subcommand(1);
-  const auto add = [&](const char* name, const char* what, int (*run)(const CheckpointFlags&)) {
-    CLI::App* command = group->add_subcommand(name, what);
-    command
-        ->add_option("PLACE", flags->place,
-                     "A checkpoint (step-...), a folder of them, or the --out of a training")
-        ->required()
-        ->type_name("");
-    command->callback([flags, run, &exit_code] { exit_code = run(*flags); });
+  Command& group =
+      program.command("checkpoint", "List, verify and convert the checkpoints of trainings");
+  const auto add = [&](const char* name, const char* what,
+                       int (*run)(const CheckpointFlags&)) -> Command& {
+    Command& command = group.command(name, what);
+    command.place("PLACE", &flags->place, {},
+                  "A checkpoint (step-...), a folder of them, or the --out of a training");
+    command.action = [flags, run] { return run(*flags); };
     return command;
   };
   add("ls", "What there is, the oldest first", list)
-      ->add_option("--json", flags->json, "File for the same as JSON")
-      ->check(some_name())
-      ->type_name("FILE");
+      .add("--json", "FILE", &flags->json, some_name(), "File for the same as JSON");
   add("verify", "Reads every file against its digest; exit code 1 when one is damaged", verify);
   add("convert", "Weights of the newest as a safetensors file, as `tutti train` saves them",
       convert)
-      ->add_option("FILE", flags->to, "NAME.safetensors")
-      ->required()
-      ->type_name("");
-  group->footer(
+      .place("FILE", &flags->to, {}, "NAME.safetensors");
+  group.footer =
       "Examples:\n"
       "  tutti checkpoint ls runs/cnn\n"
       "  tutti checkpoint verify runs/cnn\n"
-      "  tutti checkpoint convert runs/cnn weights.safetensors");
+      "  tutti checkpoint convert runs/cnn weights.safetensors";
 }
 
 }  // namespace tutti::cli

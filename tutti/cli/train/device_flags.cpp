@@ -2,28 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/queues/config.h"
 
 namespace tutti::cli {
 
-void add_device_flags(CLI::App& app, DeviceFlags& flags) {
-  app.add_option("--device", flags.device,
-                 "Where replicas compute: cpu, cuda (every GPU), cuda:0,1 (these), cuda:0x2 (two "
-                 "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
-                 "there is none)")
-      ->check(device_words())
-      ->type_name("WHERE")
-      ->capture_default_str();
-  app.add_option("--memory-limit", flags.memory_limit_mib,
-                 "The most that tensors of a process take of each GPU (default: all)")
-      ->check(whole_number(1, int64_t{1} << 30))
-      ->type_name("MIB");
-  app.add_flag("--deterministic", flags.deterministic,
+void add_device_flags(Command& command, DeviceFlags& flags) {
+  command.add("--device", "WHERE", &flags.device, device_words(),
+              "Where replicas compute: cpu, cuda (every GPU), cuda:0,1 (these), cuda:0x2 (two "
+              "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
+              "there is none)");
+  command.add("--memory-limit", "MIB", &flags.memory_limit_mib, whole_number(1, int64_t{1} << 30),
+              "The most that tensors of a process take of each GPU (default: all)");
+  command.flag("--deterministic", &flags.deterministic,
                "On GPUs: the same bits in every run, at some cost of speed");
 }
 

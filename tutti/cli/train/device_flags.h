@@ -7,11 +7,9 @@
 
 #include "tutti/strategy/choice/options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 struct DeviceFlags {
   std::string device = "cpu";    ///< as parse_devices() reads it
@@ -19,8 +17,8 @@ struct DeviceFlags {
   bool deterministic = false;    ///< as StrategyOptions has it
 };
 
-/// Describes the flags on `app`.
-void add_device_flags(CLI::App& app, DeviceFlags& flags);
+/// Describes the flags on `command`.
+void add_device_flags(Command& command, DeviceFlags& flags);
 
 /// Sets them, and loads LibTorch's CUDA where a GPU is named: call it before anything else of
 /// LibTorch. UsageError for a device that is not there.

@@ -8,8 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
@@ -247,52 +245,40 @@ int evaluate(const EvaluateFlags& flags) {
 
 }  // namespace
 
-void add_evaluate(CLI::App& app, int& exit_code) {
+void add_evaluate(Command& program) {
   auto flags = std::make_shared<EvaluateFlags>();
-  CLI::App* command = app.add_subcommand(
+  Command& command = program.command(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
-  command->add_option("MODEL", flags->model, all_model_words())
-      ->required()
-      ->check(one_of("model", all_model_names()))
-      ->type_name("");
+  command.place("MODEL", &flags->model, one_of("model", all_model_names()), all_model_words());
   command
-      ->add_option("--data", flags->data,
-                   "Of the kind that was trained on: all of it counts, of doodles the test samples")
-      ->required()
-      ->type_name("PATH");
+      .add("--data", "PATH", &flags->data,
+           "Of the kind that was trained on: all of it counts, of doodles the test samples")
+      .required = true;
   command
-      ->add_option("--checkpoints", flags->checkpoints,
-                   "A safetensors file, or a folder that --out or --snapshots was given")
-      ->required()
-      ->check(some_name())
-      ->type_name("PATH");
-  command->add_flag("--follow", flags->follow,
-                    "Each one that comes, until the job has written its last");
-  command
-      ->add_option("--idle-limit", flags->idle_limit_s,
-                   "--follow: an error when none comes for so long")
-      ->check(positive_number(kMostSeconds))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  add_header_flag(*command, flags->table.header);
-  add_device_flags(*command, flags->devices);
-  add_loader_flags(*command, flags->loader);
-  command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
-  command->add_option("--json", flags->json, "File for the figures, an object a line")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->footer(
+      .add("--checkpoints", "PATH", &flags->checkpoints, some_name(),
+           "A safetensors file, or a folder that --out or --snapshots was given")
+      .required = true;
+  command.flag("--follow", &flags->follow,
+               "Each one that comes, until the job has written its last");
+  command.add("--idle-limit", "SECONDS", &flags->idle_limit_s, positive_number(kMostSeconds),
+              "--follow: an error when none comes for so long");
+  add_header_flag(command, flags->table.header);
+  add_device_flags(command, flags->devices);
+  add_loader_flags(command, flags->loader);
+  command.add("--threads", "T", &flags->threads, whole_number(1, 1024),
+              "Of LibTorch (default: usable cores)");
+  command.add("--json", "FILE", &flags->json, some_name(),
+              "File for the figures, an object a line");
+  command.footer =
       "Examples:\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp\n"
       "  tutti evaluate resnet18 --data photos/val --checkpoints runs/photos\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
-      "mlp.json");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_evaluations());
-    exit_code = evaluate(*flags);
-  });
+      "mlp.json";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_evaluations());
+    return evaluate(*flags);
+  };
 }
 
 }  // namespace tutti::cli

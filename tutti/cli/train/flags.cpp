@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/train/options.h"
 #include "tutti/mesh/schedule.h"
@@ -20,33 +21,33 @@ using T = TrainFlags;
 Flags training_flags() {
   return {
       {"FitOptions::epochs", "--epochs", "E", &T::epochs, "Passes over the training data",
-       whole_number(1, 1'000'000), true},
+       whole_number(1, 1'000'000)},
       {"FitOptions::max_steps", "--max-steps", "K", &T::max_steps, "End after so many steps in all",
        whole_number(1, kMostSteps)},
       {"FitOptions::steps_per_epoch", "--steps-per-epoch", "K", &T::steps_per_epoch,
        "Fewer steps an epoch than the data has (default: all)", whole_number(1, kMostSteps)},
       {"FitOptions::accumulate", "--accumulate", "BATCHES", &T::accumulate,
        "Batches whose gradients are added, without communication, to one update",
-       whole_number(1, 1'000'000), true},
+       whole_number(1, 1'000'000)},
       {"FitOptions::microbatches", "--microbatches", "M", &T::microbatches,
        "Parts of a replica's batch, one after another: stages (--mesh) work on several at a time",
-       whole_number(1, 4096), true},
+       whole_number(1, 4096)},
       {"ModelLayout::schedule", "--pipeline", "NAME", &T::pipeline,
        fmt::format(
            "In what order stages compute: {}, interleaved:CHUNKS, or a file that tutti plan "
            "pipeline --csv wrote",
            fmt::join(mesh::schedule_names(), ", ")),
-       some_name(), true},
+       some_name()},
       {"ModelLayout::cut", "--cut", "LAYER,...", &T::cut,
        "Layers that begin a stage (default: so that none takes longer than it must)", some_name()},
       {"ModelLayout::recompute", "--recompute", "WHAT", &T::recompute,
        "What is computed again in backward, to keep less: none, full (all of a stage), blocks "
        "(each of a transformer's), every:K layers, or layers' names (*.mlp.*,...)",
-       some_name(), true},
+       some_name()},
       {"CompileOptions::precision", "--precision", "NAME", &T::precision,
        "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; parameters are "
        "float32",
-       one_of("precision", precision_names()), true},
+       one_of("precision", precision_names())},
       {"CompileOptions::loss_scaling", "--loss-scaling", "FIELD=VALUE,...", &T::loss_scaling,
        "Scales losses before backward, as initial=65536,growth_interval=2000 (default: not)",
        some_name()},
@@ -60,16 +61,16 @@ Flags training_flags() {
       {"CompileOptions::metrics", "--metrics", "NAME,...", &T::metrics,
        fmt::format("Beside accuracy: {}; any K", fmt::join(metric_words(), ", ")), some_name()},
       {"FitOptions::validation_freq", "--validation-freq", "EPOCHS", &T::validation_freq,
-       "Epochs from one test to the next", whole_number(1, 1'000'000), true},
+       "Epochs from one test to the next", whole_number(1, 1'000'000)},
       {"FitOptions::on_nan", "--nan", "NAME", &T::nan,
        "When the loss is no number: stop (an error), end (with the history so far) or ignore",
-       one_of("answer to --nan", {"stop", "end", "ignore"}), true},
+       one_of("answer to --nan", {"stop", "end", "ignore"})},
       {"FitOptions::stop_after", "--stop-after", "SECONDS", &T::stop_after_s,
        "End as after SIGTERM, with a checkpoint and exit code 143, once so much time has gone",
        positive_number(kMostSeconds)},
       {"FitOptions::verbose", "--verbose", "LEVEL", &T::verbose,
        "0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch",
-       whole_number(0, 2), true},
+       whole_number(0, 2)},
       {"FitOptions::slow", "--slow-worker", "R:F[:P]", &T::slow_worker,
        "For experiments: worker R takes F times as long, in a step with probability P"},
   };
@@ -126,17 +127,17 @@ Flags output_flags() {
        "Steps from one checkpoint in DIR/checkpoints to the next (default: an epoch)",
        whole_number(1, kMostSteps)},
       {"CheckpointOptions::newest_kept", "--keep-checkpoints", "K", &T::keep_checkpoints,
-       "The newest so many", whole_number(1, 1'000'000), true},
+       "The newest so many", whole_number(1, 1'000'000)},
       {"CheckpointOptions::best_kept", "--keep-best", "K", &T::keep_best,
        "And so many more, the best after an epoch", whole_number(1, 1'000'000)},
       {"CheckpointOptions::monitor", "--best-by", "QUANTITY", &T::best_by,
-       "By which they are the best", some_name(), true},
+       "By which they are the best", some_name()},
       {"CheckpointOptions::resume", "--resume", "", &T::resume,
        "Go on from the newest whole checkpoint of --out, bit for bit; from the begin where there "
        "is "
        "none"},
       {"CheckpointOptions::disk_limit", "--disk-limit", "SECONDS", &T::disk_limit_s,
-       "How long a checkpoint may wait for a slow disk", positive_number(kMostSeconds), true},
+       "How long a checkpoint may wait for a slow disk", positive_number(kMostSeconds)},
       {"", "--json", "FILE", &T::json, "File for the figures of this training", some_name()},
       {"", "--trace", "FILE", &T::trace,
        "File that says what happened when, for chrome://tracing or Perfetto", some_name()},
@@ -156,17 +157,6 @@ Value& field_of(TrainFlags& flags, Value TrainFlags::* field) {
   return flags.*field;
 }
 bool& field_of(TrainFlags& flags, bool Measures::* field) { return flags.measures.*field; }
-
-CLI::Option* add(CLI::App& app, const TrainFlag& flag, bool& target) {
-  return app.add_flag(flag.flag, target, flag.help);
-}
-
-template <class Value>
-CLI::Option* add(CLI::App& app, const TrainFlag& flag, Value& target) {
-  CLI::Option* const option = app.add_option(flag.flag, target, flag.help);
-  option->check(flag.check)->type_name(flag.type);
-  return flag.shows_default ? option->capture_default_str() : option;
-}
 
 // Those that the job's own flags set, that lie in one field with others, or that have no flag.
 std::vector<OptionField> other_fields() {
@@ -206,21 +196,27 @@ std::vector<OptionField> other_fields() {
 
 }  // namespace
 
-void add_train_flags(CLI::App& app, TrainFlags& flags) {
-  add_job_flags(app, flags.job);
-  app.get_option("--data")->description(
+void add_train_flags(Command& command, TrainFlags& flags) {
+  add_job_flags(command, flags.job);
+  command.at("--data").help =
       "What to train on: a folder of doodles (.npy), a folder of photos with a folder a class, "
       "records of photos (tars of WebDataset, TFRecord, MDS), a table (csv and its kin) or a file "
       "of "
-      "IDX images; for gpt a file of text");
-  add_data_flags(app, flags.data);
-  add_text_flags(app, flags.data);
-  add_gpt_flags(app, flags.gpt);
-  add_loader_flags(app, flags.loader);
-  for (const auto& [group, rows] : flags_by_group())
+      "IDX images; for gpt a file of text";
+  add_data_flags(command, flags.data);
+  add_text_flags(command, flags.data);
+  add_gpt_flags(command, flags.gpt);
+  add_loader_flags(command, flags.loader);
+  for (const auto& [group, rows] : flags_by_group()) {
+    command.group = group;
     for (const TrainFlag& row : rows)
-      std::visit([&](auto target) { add(app, row, field_of(flags, target))->group(group); },
-                 row.target);
+      std::visit(
+          [&](auto field) {
+            command.add(row.flag, row.type, &field_of(flags, field), row.check, row.help);
+          },
+          row.target);
+  }
+  command.group = "Options";
 }
 
 std::vector<OptionField> option_fields() {

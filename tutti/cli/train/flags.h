@@ -10,14 +10,15 @@
 #include <variant>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "tutti/cli/checks.h"
 #include "tutti/cli/data/reading.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/text_models.h"
 #include "tutti/strategy/choice/measures.h"
 
 namespace tutti::cli {
+
+struct Command;
 
 /// What was typed; unset is empty.
 struct TrainFlags {
@@ -77,11 +78,10 @@ struct TrainFlag {
   std::string type;
   Target target;
   std::string help;
-  CLI::Validator check{};
-  bool shows_default = false;
+  Check check{};
 };
 
-void add_train_flags(CLI::App& app, TrainFlags& flags);
+void add_train_flags(Command& command, TrainFlags& flags);
 
 /// A field ("FitOptions::epochs"), a callback or a schedule, and the flag that sets it; or without
 /// one, and why.

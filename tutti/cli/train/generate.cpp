@@ -9,8 +9,6 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/idle.h"
 #include "tutti/base/standard_streams.h"
@@ -87,53 +85,38 @@ int generate(GenerateFlags& flags) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, int& exit_code) {
+void add_generate(Command& program) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = app.add_subcommand("generate", "Let a model that was trained on text write");
+  Command& command = program.command("generate", "Let a model that was trained on text write");
+  command.place("WEIGHTS", &flags->weights, some_name(),
+                "The folder that --out of tutti train gpt was given, or a checkpoint in it");
   command
-      ->add_option("WEIGHTS", flags->weights,
-                   "The folder that --out of tutti train gpt was given, or a checkpoint in it")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
+      .add("--prompt", "TEXT", &flags->prompt,
+           "What it goes on with, of the characters that it was trained on (default: a new "
+           "line)")
+      .preset = "";
+  command.add("--tokens", "N", &flags->options.tokens, whole_number(1, int64_t{1} << 40),
+              "Characters to add");
+  command.add("--temperature", "T", &flags->options.temperature, positive_number(1e6),
+              "Below 1 it is surer of itself, above more adventurous");
+  command.add("--top-k", "K", &flags->options.top_k, whole_number(1, 1'000'000),
+              "Each is one of the K likeliest (default: of all); 1: always the likeliest");
   command
-      ->add_option("--prompt", flags->prompt,
-                   "What it goes on with, of the characters that it was trained on (default: a new "
-                   "line)")
-      ->type_name("TEXT");
-  command->add_option("--tokens", flags->options.tokens, "Characters to add")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("N")
-      ->capture_default_str();
-  command
-      ->add_option("--temperature", flags->options.temperature,
-                   "Below 1 it is surer of itself, above more adventurous")
-      ->check(positive_number(1e6))
-      ->type_name("T")
-      ->capture_default_str();
-  command
-      ->add_option("--top-k", flags->options.top_k,
-                   "Each is one of the K likeliest (default: of all); 1: always the likeliest")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("K");
-  command->add_option("--seed", flags->options.seed, "The same seed: the same text")
-      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
-      ->type_name("S")
-      ->capture_default_str();
-  add_device_flags(*command, flags->devices);
-  command->add_option("--threads", flags->threads, "Of LibTorch; more help large models alone")
-      ->check(whole_number(1, 1024))
-      ->type_name("T")
-      ->capture_default_str();
-  command->footer(
+      .add("--seed", "S", &flags->options.seed,
+           whole_number(0, std::numeric_limits<int64_t>::max()), "The same seed: the same text")
+      .preset = "0";
+  add_device_flags(command, flags->devices);
+  command.add("--threads", "T", &flags->threads, whole_number(1, 1024),
+              "Of LibTorch; more help large models alone");
+  command.footer =
       "Examples:\n"
       "  tutti generate runs/gpt --prompt \"ROMEO:\"\n"
       "  tutti generate runs/gpt --prompt \"ROMEO:\" --tokens 500 --temperature 0.8 --top-k 20 "
-      "--seed 1");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_generating());
-    exit_code = generate(*flags);
-  });
+      "--seed 1";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_generating());
+    return generate(*flags);
+  };
 }
 
 }  // namespace tutti::cli

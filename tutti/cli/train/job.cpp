@@ -12,8 +12,6 @@
 #include <limits>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/standard_streams.h"
@@ -40,118 +38,81 @@ Millis silence_for(double time_limit_s) {
   return std::max(Millis{1'000}, millis_of(time_limit_s) / 2);
 }
 
-void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
-  app.option_defaults()->group("Strategy");
-  app.add_option(
-         "--strategy", flags.strategy,
-         "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
-         "process), multi_worker (processes), central_storage (threads, one copy of the "
-         "parameters), parameter_server (processes, and servers that update); mirrored by itself "
-         "where --device names several")
-      ->check(one_of("strategy", std::move(strategies), {"tpu"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option(
-         "--replicas", flags.replicas,
-         "Copies of the model that train together, in all (default: 1 for one_device, else the "
-         "workers, one a GPU, or on the CPU the usable cores)")
-      ->check(whole_number(1, kMostReplicas))
-      ->type_name("N");
-  app.add_option(
-         "--mesh", flags.mesh,
-         "Deals the replicas out over axes data, shard, stage and tensor, "
-         "\"data=2,stage=2,tensor=2\": "
-         "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
-         "each (docs/guide/model_parallel.md)")
-      ->check(some_name())
-      ->type_name("AXIS=N,...");
-  app.add_option(
-         "--shard", flags.shard,
-         "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
-         "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
-      ->check(one_of("shard", {"state", "gradients", "parameters"}))
-      ->type_name("WHAT");
-  app.add_option(
-         "--shares", flags.shares,
-         "Of a batch, for unlike replicas: in numbers, 2,1; by-speed, as fast as each computes a "
-         "row (by-speed:FILE records how they change); file:FILE, as was recorded "
-         "(docs/guide/performance.md)")
-      ->check(some_name())
-      ->type_name("SHARES");
-  app.add_option("--tensor-blocks", flags.tensor_blocks,
-                 "Blocks that layers are cut into (default: the size of axis tensor); with as many "
-                 "all sizes of it train the same bits")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
-  app.add_option("--reduction-shape", flags.reduction_shape,
-                 "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
-      ->type_name("SHAPE");
-  add_device_flags(app, flags.devices);
-  app.parse_complete_callback([&app, &flags] {
-    if (app.count("--strategy") == 0 && several_devices(flags.devices)) flags.strategy = "mirrored";
-    flags.typed = typed_in(app);
-  });
-  app.add_option("--threads", flags.threads,
-                 "Threads of LibTorch in each replica (default: usable cores / replicas)")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
-  app.add_option(
-         "--dense-kernel", flags.dense_kernel,
-         "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
-         "one on this processor; the one of a checkpoint to go on from)")
-      ->check(one_of("dense kernel", nn::dense_kernel_names()))
-      ->type_name("NAME");
-  app.add_option("--time-limit", flags.time_limit_s,
-                 "How long one replica waits for another before it gives up")
-      ->check(positive_number(kMostSeconds))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  app.add_option("--grace", flags.grace_s,
-                 "How long workers may take to end after Ctrl-C or SIGTERM (default: 2; with a "
-                 "checkpoint to write 30)")
-      ->check(number_between(0, kMostSeconds))
-      ->type_name("SECONDS");
+void add_strategy_flags(Command& command, JobFlags& flags, std::vector<std::string> strategies) {
+  command.group = "Strategy";
+  command.add(
+      "--strategy", "NAME", &flags.strategy, one_of("strategy", std::move(strategies), {"tpu"}),
+      "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
+      "process), multi_worker (processes), central_storage (threads, one copy of the "
+      "parameters), parameter_server (processes, and servers that update); mirrored by itself "
+      "where --device names several");
+  command.add(
+      "--replicas", "N", &flags.replicas, whole_number(1, kMostReplicas),
+      "Copies of the model that train together, in all (default: 1 for one_device, else the "
+      "workers, one a GPU, or on the CPU the usable cores)");
+  command.add("--mesh", "AXIS=N,...", &flags.mesh, some_name(),
+              "Deals the replicas out over axes data, shard, stage and tensor, "
+              "\"data=2,stage=2,tensor=2\": "
+              "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
+              "each (docs/guide/model_parallel.md)");
+  command.add(
+      "--shard", "WHAT", &flags.shard, one_of("shard", {"state", "gradients", "parameters"}),
+      "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
+      "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)");
+  command.add(
+      "--shares", "SHARES", &flags.shares, some_name(),
+      "Of a batch, for unlike replicas: in numbers, 2,1; by-speed, as fast as each computes a "
+      "row (by-speed:FILE records how they change); file:FILE, as was recorded "
+      "(docs/guide/performance.md)");
+  command.add("--tensor-blocks", "T", &flags.tensor_blocks, whole_number(1, 1024),
+              "Blocks that layers are cut into (default: the size of axis tensor); with as many "
+              "all sizes of it train the same bits");
+  command.add("--reduction-shape", "SHAPE", &flags.reduction_shape,
+              "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"");
+  add_device_flags(command, flags.devices);
+  command.when_parsed = [&command, &flags] {
+    if (!command.was_typed("--strategy") && several_devices(flags.devices))
+      flags.strategy = "mirrored";
+    flags.typed = command.typed();
+  };
+  command.add("--threads", "T", &flags.threads, whole_number(1, 1024),
+              "Threads of LibTorch in each replica (default: usable cores / replicas)");
+  command.add("--dense-kernel", "NAME", &flags.dense_kernel,
+              one_of("dense kernel", nn::dense_kernel_names()),
+              "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
+              "one on this processor; the one of a checkpoint to go on from)");
+  command.add("--time-limit", "SECONDS", &flags.time_limit_s, positive_number(kMostSeconds),
+              "How long one replica waits for another before it gives up");
+  command.add("--grace", "SECONDS", &flags.grace_s, number_between(0, kMostSeconds),
+              "How long workers may take to end after Ctrl-C or SIGTERM (default: 2; with a "
+              "checkpoint to write 30)");
 }
 
-void add_reduction_flags(CLI::App& app, JobFlags& flags) {
-  app.option_defaults()->group("Reduction");
+void add_reduction_flags(Command& command, JobFlags& flags) {
+  command.group = "Reduction";
   std::vector<std::string> reductions = cross_device_names();
   reductions.insert(reductions.begin(), "fused");
-  app.add_option("--reduction", flags.reduction,
-                 "How replicas add gradients: fused (adds and updates at once), all_reduce, "
-                 "to_one_device or hierarchical_copy; all give the same bits")
-      ->check(one_of("reduction", std::move(reductions)))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--sum-order", flags.sum_order,
-                 "multi_worker on GPUs: any, as NCCL adds, while backward goes on; fixed (shape, "
-                 "until the next release), with the bits of one process, after it")
-      ->transform(renamed_word("--sum-order", "shape", "fixed"))
-      ->check(one_of("order of summation", {"any", "fixed"}))
-      ->type_name("ORDER")
-      ->capture_default_str();
-  app.add_option("--engine", flags.engine,
-                 "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
-                 "them what their processes use")
-      ->check(one_of("engine", {"nccl", "hier"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--compression", flags.compression,
-                 "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
-                 "powersgd:RANK (docs/guide/reductions.md)")
-      ->check(compression_word())
-      ->type_name("KIND")
-      ->capture_default_str();
-  app.add_option("--compression-start", flags.compression_start,
-                 "Steps before this one are not compressed")
-      ->check(whole_number(0, int64_t{1} << 40))
-      ->type_name("STEP")
-      ->capture_default_str();
-  app.add_option("--algorithm-table", flags.table,
-                 "multi_worker over several hosts: which algorithm for which size, as `tutti bench "
-                 "tune` wrote it; the same on all hosts")
-      ->check(some_name())
-      ->type_name("FILE");
+  command.add("--reduction", "NAME", &flags.reduction, one_of("reduction", std::move(reductions)),
+              "How replicas add gradients: fused (adds and updates at once), all_reduce, "
+              "to_one_device or hierarchical_copy; all give the same bits");
+  command.add(
+      "--sum-order", "ORDER", &flags.sum_order,
+      renamed_word("--sum-order", "shape", "fixed", one_of("order of summation", {"any", "fixed"})),
+      "multi_worker on GPUs: any, as NCCL adds, while backward goes on; fixed (shape, "
+      "until the next release), with the bits of one process, after it");
+  command.add("--engine", "NAME", &flags.engine, one_of("engine", {"nccl", "hier"}),
+              "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
+              "them what their processes use");
+  command.add("--compression", "KIND", &flags.compression, compression_word(),
+              "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
+              "powersgd:RANK (docs/guide/reductions.md)");
+  command
+      .add("--compression-start", "STEP", &flags.compression_start,
+           whole_number(0, int64_t{1} << 40), "Steps before this one are not compressed")
+      .preset = "0";
+  command.add("--algorithm-table", "FILE", &flags.table, some_name(),
+              "multi_worker over several hosts: which algorithm for which size, as `tutti bench "
+              "tune` wrote it; the same on all hosts");
 }
 
 // Whether the loss of a worker is not the end of the others.
@@ -190,26 +151,23 @@ void check_devices(const JobFlags& flags, int replicas) {
 
 }  // namespace
 
-void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
+void add_job_flags(Command& command, JobFlags& flags, std::vector<std::string> extra_strategies) {
   std::vector<std::string> strategies = strategy_kinds();
   strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
-  app.option_defaults()->group("Data");
-  app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
-      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
-      ->type_name("S")
-      ->capture_default_str();
-  app.add_option("--batch-size", flags.global_batch, "Samples of a step, over all replicas")
-      ->check(whole_number(1, int64_t{1} << 31))
-      ->type_name("GLOBAL")
-      ->capture_default_str();
-  add_optimizer_flags(app, flags.optimizer);
-  add_strategy_flags(app, flags, std::move(strategies));
-  add_reduction_flags(app, flags);
-  add_server_flags(app, flags.served);
-  app.option_defaults()->group("Options");
+  command.group = "Data";
+  command.add("--data", "DIR", &flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
+      .required = true;
+  command
+      .add("--seed", "S", &flags.seed, whole_number(0, std::numeric_limits<int64_t>::max()),
+           "Of initial weights, order of samples and dropout")
+      .preset = "0";
+  command.add("--batch-size", "GLOBAL", &flags.global_batch, whole_number(1, int64_t{1} << 31),
+              "Samples of a step, over all replicas");
+  add_optimizer_flags(command, flags.optimizer);
+  add_strategy_flags(command, flags, std::move(strategies));
+  add_reduction_flags(command, flags);
+  add_server_flags(command, flags.served);
+  command.group = "Options";
 }
 
 bool are_processes(const JobFlags& flags) {

@@ -15,11 +15,9 @@
 #include "tutti/nn/graph.h"
 #include "tutti/strategy/choice/options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 /// What was typed; unset is empty.
 struct JobFlags {
@@ -52,8 +50,9 @@ struct JobFlags {
   std::vector<std::string> typed{};  ///< all flags of the command that were, as typed_in() has them
 };
 
-/// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.
-void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies = {});
+/// Describes the flags on `command`. `extra_strategies` are known beside those of Strategy.
+void add_job_flags(Command& command, JobFlags& flags,
+                   std::vector<std::string> extra_strategies = {});
 
 /// Whether the replicas are in processes of their own, of which this may be one.
 bool are_processes(const JobFlags& flags);

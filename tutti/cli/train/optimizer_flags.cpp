@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/fields.h"
 
@@ -51,38 +50,31 @@ optim::Group group_from(const std::string& text) {
   return group;
 }
 
-void add_clip_flag(CLI::App& app, const char* name, double& limit, const char* help) {
-  app.add_option(name, limit, help)->check(positive_number(1e38))->type_name("LIMIT");
+void add_clip_flag(Command& command, const char* name, double& limit, const char* help) {
+  command.add(name, "LIMIT", &limit, positive_number(1e38), help);
 }
 
 }  // namespace
 
-void add_optimizer_flags(CLI::App& app, OptimizerFlags& flags) {
-  app.option_defaults()->group("Optimizer");
-  app.add_option("--optimizer", flags.name, fmt::format("{}", fmt::join(optim::rule_names(), ", ")))
-      ->check(one_of("optimizer", optim::rule_names()))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")
-      ->check(positive_number(1e38))
-      ->type_name("R");
-  app.add_option("--weight-decay", flags.weight_decay,
-                 "Default: the optimizer's own (adamw 0.01, else 0)")
-      ->check(number_between(0, 1e38))
-      ->type_name("W");
-  app.add_option("--optimizer-options", flags.options,
-                 "Its other fields, as momentum=0.9,nesterov=true")
-      ->check(some_name())
-      ->type_name("FIELD=VALUE,...");
-  add_clip_flag(app, "--clip-value", flags.clip.value, "Clips every element of the gradients");
-  add_clip_flag(app, "--clip-norm", flags.clip.norm, "Clips the length of each gradient");
-  add_clip_flag(app, "--clip-global-norm", flags.clip.global_norm,
+void add_optimizer_flags(Command& command, OptimizerFlags& flags) {
+  command.group = "Optimizer";
+  command.add("--optimizer", "NAME", &flags.name, one_of("optimizer", optim::rule_names()),
+              fmt::format("{}", fmt::join(optim::rule_names(), ", ")));
+  command.add("--learning-rate", "R", &flags.learning_rate, positive_number(1e38),
+              "Default: the optimizer's own (adam 1e-3)");
+  command.add("--weight-decay", "W", &flags.weight_decay, number_between(0, 1e38),
+              "Default: the optimizer's own (adamw 0.01, else 0)");
+  command.add("--optimizer-options", "FIELD=VALUE,...", &flags.options, some_name(),
+              "Its other fields, as momentum=0.9,nesterov=true");
+  add_clip_flag(command, "--clip-value", flags.clip.value, "Clips every element of the gradients");
+  add_clip_flag(command, "--clip-norm", flags.clip.norm, "Clips the length of each gradient");
+  add_clip_flag(command, "--clip-global-norm", flags.clip.global_norm,
                 "Clips the length of all gradients together");
-  app.add_option("--parameter-group", flags.groups,
-                 "Parameters that are treated apart, as *.bias:weight_decay=0; also "
-                 "learning_rate_factor. Again for more groups")
-      ->allow_extra_args(false)
-      ->type_name("PATTERN:FIELD=VALUE,...");
+  command
+      .add("--parameter-group", "PATTERN:FIELD=VALUE,...", &flags.groups,
+           "Parameters that are treated apart, as *.bias:weight_decay=0; also "
+           "learning_rate_factor. Again for more groups")
+      .several = Several::again;
 }
 
 optim::Recipe recipe_from(const OptimizerFlags& flags) {

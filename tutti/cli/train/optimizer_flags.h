@@ -8,11 +8,9 @@
 
 #include "tutti/optim/recipe.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 /// What was typed; unset is empty.
 struct OptimizerFlags {
@@ -24,7 +22,7 @@ struct OptimizerFlags {
   std::vector<std::string> groups;  ///< each "*.bias:weight_decay=0"
 };
 
-void add_optimizer_flags(CLI::App& app, OptimizerFlags& flags);
+void add_optimizer_flags(Command& command, OptimizerFlags& flags);
 
 /// UsageError names the flag whose value is out of range, or which the optimizer does not have.
 optim::Recipe recipe_from(const OptimizerFlags& flags);

@@ -16,13 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data/spec.h"
@@ -277,50 +276,36 @@ class Prediction {
 
 }  // namespace
 
-void add_predict(CLI::App& app, int& exit_code) {
+void add_predict(Command& program) {
   auto flags = std::make_shared<PredictFlags>();
-  CLI::App* command =
-      app.add_subcommand("predict", "Say what a trained model makes of files: class or value");
-  command->add_option("MODEL", flags->model, models::model_words())
-      ->required()
-      ->check(one_of("model", all_model_names()))
-      ->type_name("");
+  Command& command =
+      program.command("predict", "Say what a trained model makes of files: class or value");
+  command.place("MODEL", &flags->model, one_of("model", all_model_names()), models::model_words());
+  command.place("FILES", &flags->files, some_name(),
+                "Of the kind that was trained on: photos or records of them, tables, IDX images, "
+                "doodles (.npy)");
   command
-      ->add_option(
-          "FILES", flags->files,
-          "Of the kind that was trained on: photos or records of them, tables, IDX images, "
-          "doodles (.npy)")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  command
-      ->add_option("--weights", flags->weights,
-                   "The folder that --out of tutti train was given, or a checkpoint in it")
-      ->required()
-      ->check(some_name())
-      ->type_name("PATH");
-  command->add_option("--top", flags->top, "So many classes, the likeliest first")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("K")
-      ->capture_default_str();
-  add_header_flag(*command, flags->table.header);
-  add_device_flags(*command, flags->devices);
-  command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
-      ->check(whole_number(1, 1024))
-      ->type_name("T");
-  command->add_option("--json", flags->json, "File for what is said, an object a line")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->footer(
+      .add("--weights", "PATH", &flags->weights, some_name(),
+           "The folder that --out of tutti train was given, or a checkpoint in it")
+      .required = true;
+  command.add("--top", "K", &flags->top, whole_number(1, 1'000'000),
+              "So many classes, the likeliest first");
+  add_header_flag(command, flags->table.header);
+  add_device_flags(command, flags->devices);
+  command.add("--threads", "T", &flags->threads, whole_number(1, 1024),
+              "Of LibTorch (default: usable cores)");
+  command.add("--json", "FILE", &flags->json, some_name(),
+              "File for what is said, an object a line");
+  command.footer =
       "Examples:\n"
       "  tutti predict resnet18 --weights runs/photos photos/new/*.jpg --top 3\n"
       "  tutti predict linear_regression --weights runs/housing new.csv --json prices.json\n\n"
-      "A file that cannot be read is named, the others are predicted, and the exit code is 1.");
-  command->callback([flags, &exit_code] {
+      "A file that cannot be read is named, the others are predicted, and the exit code is 1.";
+  command.action = [flags] {
     if (!flags->json.empty()) require_writable(flags->json, "--json");
     install_stop_handler();
-    exit_code = Prediction(*flags).run();
-  });
+    return Prediction(*flags).run();
+  };
 }
 
 }  // namespace tutti::cli

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/models/models.h"
@@ -18,25 +17,22 @@ constexpr int64_t kMost = int64_t{1} << 20;
 
 }  // namespace
 
-void add_gpt_flags(CLI::App& app, GptFlags& flags) {
+void add_gpt_flags(Command& command, GptFlags& flags) {
   const models::GptOptions usual;
-  app.option_defaults()->group("Model gpt");
+  command.group = "Model gpt";
   const auto number = [&](const char* flag, std::optional<int64_t>& value, const char* help,
                           int64_t preset) {
-    app.add_option(flag, value, fmt::format("{} (default: {})", help, preset))
-        ->check(whole_number(1, kMost))
-        ->type_name("N");
+    command.add(flag, "N", &value, whole_number(1, kMost),
+                fmt::format("{} (default: {})", help, preset));
   };
   number("--layers", flags.layers, "Blocks of attention and two dense layers", usual.layers);
   number("--heads", flags.heads, "Heads of each attention; a divisor of the features", usual.heads);
   number("--features", flags.features, "Of each position", usual.features);
-  app.add_option("--dropout", flags.dropout,
-                 "Of the embeddings, and of what attention and dense layers add (default: 0)")
-      ->check(number_between(0, 0.99))
-      ->type_name("P");
-  app.add_flag("--own-head", flags.own_head,
+  command.add("--dropout", "P", &flags.dropout, number_between(0, 0.99),
+              "Of the embeddings, and of what attention and dense layers add (default: 0)");
+  command.flag("--own-head", &flags.own_head,
                "The last layer has a weight of its own, not that of the embedding");
-  app.option_defaults()->group("Options");
+  command.group = "Options";
 }
 
 void check_gpt_flags(const std::string& model, const GptFlags& flags) {

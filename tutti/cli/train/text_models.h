@@ -10,11 +10,9 @@
 #include "tutti/cli/data/spec.h"
 #include "tutti/nn/graph.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tutti::cli {
+
+struct Command;
 
 inline constexpr const char* kGpt = "gpt";
 
@@ -25,7 +23,7 @@ struct GptFlags {
   bool own_head = false;
 };
 
-void add_gpt_flags(CLI::App& app, GptFlags& flags);
+void add_gpt_flags(Command& command, GptFlags& flags);
 
 /// UsageError where a flag of gpt is given for another model.
 void check_gpt_flags(const std::string& model, const GptFlags& flags);

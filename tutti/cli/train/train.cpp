@@ -15,14 +15,13 @@
 #include <system_error>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/typed.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data/reading.h"
@@ -382,16 +381,13 @@ int train(TrainFlags& flags) {
 
 }  // namespace
 
-void add_train(CLI::App& app, int& exit_code) {
+void add_train(Command& program) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand(
-      "train", "Train a model of the zoo on photos, tables, text, IDX or doodles");
-  command->add_option("MODEL", flags->job.model, all_model_words())
-      ->required()
-      ->check(one_of("model", all_model_names()))
-      ->type_name("");
-  add_train_flags(*command, *flags);
-  command->footer(
+  Command& command =
+      program.command("train", "Train a model of the zoo on photos, tables, text, IDX or doodles");
+  command.place("MODEL", &flags->job.model, one_of("model", all_model_names()), all_model_words());
+  add_train_flags(command, *flags);
+  command.footer =
       "Examples:\n"
       "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
       "  tutti train resnet18 --data photos/train --validation photos/val --image-size 64 "
@@ -415,8 +411,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "N replicas give the same weights, bit for bit, as threads (mirrored), as processes\n"
       "(multi_worker) and in turn (one_device --replicas N). Exit codes: 0 done; 1 training "
       "failed;\n"
-      "2 wrong usage or bad input, of samples too; 128+signal.");
-  command->callback([flags, &exit_code] { exit_code = train(*flags); });
+      "2 wrong usage or bad input, of samples too; 128+signal.";
+  command.action = [flags] { return train(*flags); };
 }
 
 }  // namespace tutti::cli

@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/extras/replay/run_record.h"
@@ -124,33 +123,23 @@ void plan_replay(const ReplayFlags& flags) {
 
 }  // namespace
 
-void add_plan_replay(CLI::App& plan, int& exit_code) {
+void add_plan_replay(Command& plan) {
   const auto flags = std::make_shared<ReplayFlags>();
-  CLI::App* const command = plan.add_subcommand(
+  Command& command = plan.command(
       "replay", "Say from its traces what a run would have cost without some of its ranks");
-  command->add_option("RUN_DIR", flags->folder, "Folder of the traces, one a worker")
-      ->required()
-      ->check(some_name())
-      ->type_name("");
-  command
-      ->add_option("--without", flags->without,
-                   "Takes these out (default: none; what each cost is said anyway)")
-      ->check(some_name())
-      ->type_name("rank:N,...");
-  command
-      ->add_option(
-          "--skip", flags->skip,
-          "Steps of the begin that are left out: in the first, threads and memory are made")
-      ->check(whole_number(0, int64_t{1} << 40))
-      ->capture_default_str();
-  command->add_option("--json", flags->json, "Writes the tables")->type_name("FILE");
-  command->footer(
+  command.place("RUN_DIR", &flags->folder, some_name(), "Folder of the traces, one a worker");
+  command.add("--without", "rank:N,...", &flags->without, some_name(),
+              "Takes these out (default: none; what each cost is said anyway)");
+  command.add("--skip", "INT", &flags->skip, whole_number(0, int64_t{1} << 40),
+              "Steps of the begin that are left out: in the first, threads and memory are made");
+  command.add("--json", "FILE", &flags->json, "Writes the tables");
+  command.footer =
       "The traces are those of `tutti train ... --trace RUN_DIR/trace.json`.\n\n"
-      "Example:\n  tutti plan replay runs/traced --without rank:3");
-  command->callback([flags, &exit_code] {
+      "Example:\n  tutti plan replay runs/traced --without rank:3";
+  command.action = [flags] {
     plan_replay(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli

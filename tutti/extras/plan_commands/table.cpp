@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/idle.h"
@@ -135,33 +133,28 @@ void plan_table(const PlanTableFlags& flags) {
 
 }  // namespace
 
-void add_plan_table(CLI::App& plan, int& exit_code) {
+void add_plan_table(Command& plan) {
   const auto flags = std::make_shared<PlanTableFlags>();
-  CLI::App* const command = plan.add_subcommand(
-      "table", "Compare networks: what they compute for each byte that they send");
-  command->add_option("models", flags->models, "Of the zoo (default: all)");
-  command->add_option("--link", flags->link, "Between hosts, as 25Gbit,20us: how long a step takes")
-      ->type_name("RATE,LATENCY");
-  command->add_option("--hosts", flags->hosts, "That share a step")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--batch", flags->batch, "Samples of a host in a step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
-  command
-      ->add_option("--gflops", flags->gflops, "That a host computes, in 10^9 operations a second")
-      ->check(number_between(1e-3, 1e9))
-      ->capture_default_str();
-  command->add_option("--json", flags->json, "Writes the table")->type_name("FILE");
-  command->footer(
+  Command& command =
+      plan.command("table", "Compare networks: what they compute for each byte that they send");
+  command.add("models", "TEXT", &flags->models, "Of the zoo (default: all)");
+  command.add("--link", "RATE,LATENCY", &flags->link,
+              "Between hosts, as 25Gbit,20us: how long a step takes");
+  command.add("--hosts", "INT", &flags->hosts, in_range(1, 1'000'000), "That share a step");
+  command.add("--batch", "INT", &flags->batch, in_range(1, int64_t{1} << 30),
+              "Samples of a host in a step");
+  command.add("--gflops", "FLOAT", &flags->gflops, number_between(1e-3, 1e9),
+              "That a host computes, in 10^9 operations a second");
+  command.add("--json", "FILE", &flags->json, "Writes the table");
+  command.footer =
       "Examples:\n"
       "  tutti plan table\n"
-      "  tutti plan table alexnet resnet50 inception_v3 --link 10Gbit,50us --hosts 16 --batch 32");
-  command->callback([command, flags, &exit_code] {
-    refuse_idle(typed_in(*command), *flags, needs_of_tables());
+      "  tutti plan table alexnet resnet50 inception_v3 --link 10Gbit,50us --hosts 16 --batch 32";
+  command.action = [&command, flags] {
+    refuse_idle(command.typed(), *flags, needs_of_tables());
     plan_table(*flags);
-    exit_code = 0;
-  });
+    return 0;
+  };
 }
 
 }  // namespace tutti::cli
