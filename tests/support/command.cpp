@@ -18,7 +18,7 @@
 namespace tutti::test {
 namespace {
 
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
+std::vector<char*> pointers(const Words& texts) {
   std::vector<char*> all;
   for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
   all.push_back(nullptr);
@@ -27,13 +27,37 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::vector<std::string> words_of(const std::string& line) {
+Words words_of(const std::string& line) {
   std::istringstream words(line);
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-CommandResult run_command(const std::vector<std::string>& words,
-                          const std::vector<std::string>& environment, Millis limit) {
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+pid_t start_process(const Words& words, const Words& environment,
+                    const std::vector<std::pair<int, int>>& descriptors) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  for (const auto& [ours, theirs] : descriptors)
+    posix_spawn_file_actions_adddup2(&actions, ours, theirs);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  Words variables = environment;  // the first of a name counts
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  pid_t pid = -1;
+  const int failure = posix_spawnp(&pid, words.front().c_str(), &actions, &attributes,
+                                   pointers(words).data(), pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) throw Error(words.front() + ": " + errno_words(failure));
+  return pid;
+}
+
+CommandResult run_command(const Words& words, const Words& environment, Millis limit) {
   std::array<FileDescriptor, 2> ours;
   std::array<FileDescriptor, 2> theirs;
   for (size_t i = 0; i < 2; ++i) {
@@ -42,22 +66,8 @@ CommandResult run_command(const std::vector<std::string>& words,
     ours[i].reset(ends[0]);
     theirs[i].reset(ends[1]);
   }
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, theirs[0].get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, theirs[1].get(), STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  std::vector<std::string> all = environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
-
-  pid_t pid = -1;
-  const int failure = posix_spawnp(&pid, words.front().c_str(), &actions, &attributes,
-                                   pointers(words).data(), pointers(all).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) throw Error(words.front() + ": " + errno_words(failure));
+  const pid_t pid = start_process(
+      words, environment, {{theirs[0].get(), STDOUT_FILENO}, {theirs[1].get(), STDERR_FILENO}});
   for (FileDescriptor& end : theirs) end.reset();
 
   CommandResult result;

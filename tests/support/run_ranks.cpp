@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,8 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+
+#include "tests/support/command.h"
 
 namespace tutti::test {
 namespace {
@@ -32,26 +33,17 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-std::vector<std::string> environment_of(int rank, int size, const std::string& program, int report,
-                                        const RunOptions& options) {
-  std::vector<std::string> all = options.environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
-  std::vector<std::string> descriptors;
+Words environment_of(int rank, int size, const std::string& program, int report,
+                     const RunOptions& options) {
+  Words descriptors;
   for (int fd : options.descriptors) descriptors.push_back(std::to_string(fd));
-  all.insert(
-      all.begin(),
-      {"TUTTI_TEST_PROGRAM=" + program, "TUTTI_TEST_RANK=" + std::to_string(rank),
-       "TUTTI_TEST_SIZE=" + std::to_string(size), "TUTTI_TEST_REPORT=" + std::to_string(report),
-       "TUTTI_TEST_ARGUMENTS=" + joined(options.arguments),
-       "TUTTI_TEST_DESCRIPTORS=" + joined(descriptors)});
-  return all;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (std::string& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
+  return Words{"TUTTI_TEST_PROGRAM=" + program,
+               "TUTTI_TEST_RANK=" + std::to_string(rank),
+               "TUTTI_TEST_SIZE=" + std::to_string(size),
+               "TUTTI_TEST_REPORT=" + std::to_string(report),
+               "TUTTI_TEST_ARGUMENTS=" + joined(options.arguments),
+               "TUTTI_TEST_DESCRIPTORS=" + joined(descriptors)} +
+         options.environment;
 }
 
 Process start(int rank, int size, const std::string& program, const RunOptions& options) {
@@ -60,31 +52,17 @@ Process start(int rank, int size, const std::string& program, const RunOptions& 
   if (pipe2(output, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0) {
     throw Error("pipe: " + errno_words(errno));
   }
-  auto environment = environment_of(rank, size, program, report[1], options);
-  std::vector<std::string> command = {"/proc/self/exe"};
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, output[1], STDERR_FILENO);
   // A duplicate onto itself only clears close-on-exec.
-  posix_spawn_file_actions_adddup2(&actions, report[1], report[1]);
-  for (int fd : options.descriptors) posix_spawn_file_actions_adddup2(&actions, fd, fd);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-
+  std::vector<std::pair<int, int>> descriptors = {
+      {output[1], STDOUT_FILENO}, {output[1], STDERR_FILENO}, {report[1], report[1]}};
+  for (int fd : options.descriptors) descriptors.emplace_back(fd, fd);
   Process process;
-  const int failure = posix_spawn(&process.outcome.pid, "/proc/self/exe", &actions, &attributes,
-                                  pointers(command).data(), pointers(environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  process.outcome.pid = start_process(
+      {"/proc/self/exe"}, environment_of(rank, size, program, report[1], options), descriptors);
   close(output[1]);
   close(report[1]);
   process.output = output[0];
   process.report = report[0];
-  if (failure != 0) throw Error("posix_spawn: " + errno_words(failure));
   process.pidfd = static_cast<int>(syscall(SYS_pidfd_open, process.outcome.pid, 0));
   if (process.pidfd < 0) throw Error("pidfd_open: " + errno_words(errno));
   for (int fd : {process.output, process.report}) fcntl(fd, F_SETFL, O_NONBLOCK);

@@ -1,7 +1,6 @@
-// What ends an operation other than success, with members on threads: disagreement, silence, abort,
-// leaving, too little memory. Each error is checked on every member.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// What ends an operation other than success, with members on threads: of each engine silence, abort
+// and leaving; of shm disagreement and too little memory too. Each error is checked on every
+// member.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,42 +9,16 @@
 #include "tutti/base/host.h"
 #include "tutti/net/arena.h"
 
+#include "tests/ranks/comm/calls.h"
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-using testing::ThrowsMessage;
-
-using test::errors_of;
-
-using Call = std::function<void(Group&)>;
-
-// Small enough to be inline, to lie in a small slot, and to be reduced where it lies.
-constexpr int64_t kLengths[] = {3, 200, 100'000};
-
-Call all_reduce(int64_t n, DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
-  return [=](Group& group) {
-    std::vector<double> memory(static_cast<size_t>(n) + 1);
-    group.all_reduce({memory.data(), n, dtype}, op).wait();
-  };
-}
-
-Call broadcast(int64_t n, int root) {
-  return [=](Group& group) {
-    std::vector<float> memory(static_cast<size_t>(n));
-    group.broadcast(span_of(std::span(memory)), root).wait();
-  };
-}
-
 // Parts of 1 float a rank and one of `odd` for rank 1.
-Call all_gather(int64_t odd) {
-  return [=](Group& group) {
+GroupCall all_gather(int64_t odd) {
+  return [=](Group group) {
     std::vector<int64_t> counts(static_cast<size_t>(group.size()), 1);
     counts[1] = odd;
     counts[2] = 10 - odd;
@@ -57,25 +30,23 @@ Call all_gather(int64_t odd) {
   };
 }
 
-Call scatter(int64_t n, int root) {
-  return [=](Group& group) {
+GroupCall scatter(int64_t n, int root) {
+  return [=](Group group) {
     std::vector<float> part(static_cast<size_t>(n)), all(static_cast<size_t>(n * group.size()));
     group.scatter(span_of(std::span(all)), span_of(std::span(part)), root).wait();
   };
 }
 
-Call all_to_all(int64_t n) {
-  return [=](Group& group) {
+GroupCall all_to_all(int64_t n) {
+  return [=](Group group) {
     std::vector<float> from(static_cast<size_t>(n * group.size())), to(from.size());
     group.all_to_all(span_of(std::span(from)), span_of(std::span(to))).wait();
   };
 }
 
-const Call kBarrier = [](Group& group) { group.barrier(); };
-
 struct Disagreement {
   std::string name;
-  Call common, odd;
+  GroupCall common, odd;
   std::string first, second;
 };
 
@@ -102,7 +73,7 @@ TEST(Mismatch, NamesBothCallsOnEveryRank) {
   };
   for (const auto& row : table)
     for (const char* engine : {"shm", "shm staged"}) {
-      const auto errors = errors_of(test::make_engines(engine, 3), [&](Group group) {
+      const auto errors = errors_of(make_engines(engine, 3), [&](Group group) {
         group.barrier();
         group.rank() == 1 ? row.odd(group) : row.common(group);
       });
@@ -115,7 +86,7 @@ TEST(Mismatch, NamesBothCallsOnEveryRank) {
 
 TEST(Mismatch, OfCountsBetweenAPairNamesBoth) {
   for (const char* engine : {"shm", "shm staged"}) {
-    const auto errors = errors_of(test::make_engines(engine, 3), [&](Group group) {
+    const auto errors = errors_of(make_engines(engine, 3), [&](Group group) {
       // Rank 2 gives 5 to rank 1, which wants 4.
       std::vector<int64_t> send = {1, 1, 1}, receive = {1, 1, 1};
       if (group.rank() == 2) send[1] = 5;
@@ -146,24 +117,6 @@ TEST(Mismatch, OfTheOrderAmongOperationsInFlight) {
   });
   EXPECT_THAT(errors,
               Each(AllOf(StartsWith("Mismatch: "), HasSubstr("of 50000"), HasSubstr("of 7 "))));
-}
-
-TEST(Silence, TimeoutNamesTheSilentRanksAndWhatTheyDidLast) {
-  for (int64_t n : kLengths) {
-    const auto errors = errors_of(make_shm_threads(3), [&](Group group) {
-      all_reduce(10)(group);
-      if (group.rank() == 2) return;
-      std::vector<float> data(n);
-      group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{60}).wait();
-    });
-    EXPECT_EQ(errors[2], "");
-    for (int r : {0, 1})
-      EXPECT_THAT(
-          errors[r],
-          AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
-                HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 float32 (#1)")))
-          << n;
-  }
 }
 
 TEST(Silence, TimeoutOfTheShorterOfBothLimitsEndsTheGroup) {
@@ -199,7 +152,7 @@ TEST(Silence, NamesTheRankThatIsBehindInAStagedOperation) {
   };
   for (const Operation& operation : operations) {
     std::atomic<int> done{0};
-    const auto errors = errors_of(test::make_engines("shm staged", 3), [&](Group group) {
+    const auto errors = errors_of(make_engines("shm staged", 3), [&](Group group) {
       std::vector<float> data(4'000'000);
       const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++done; });
       Work work = operation.submit(group, span_of(std::span(data)), Millis{300});
@@ -240,7 +193,7 @@ TEST(Silence, WhoWaitsInAnotherGroupSaysForWhom) {
   EXPECT_THAT(errors[0], AllOf(StartsWith("Timeout: "),
                                HasSubstr("silent: rank 1: it has called nothing yet, and it waits "
                                          "for rank 2 of 3\n")));
-  EXPECT_THAT(errors, ::testing::Contains("").Times(2));
+  EXPECT_THAT(errors, Contains("").Times(2));
 }
 
 TEST(Silence, TheLongestLimitIsNoShortOne) {
@@ -259,19 +212,72 @@ TEST(Silence, TheLongestLimitIsNoShortOne) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(Silence, PollingSeesPassedLimitsToo) {
-  const auto errors = errors_of(make_shm_threads(2), [](Group group) {
+// ---- of every engine ----
+
+struct Failing {
+  const char* engine;
+  std::vector<int64_t> lengths;
+};
+
+void PrintTo(const Failing& failing, std::ostream* out) { *out << failing.engine; }
+
+class Failures : public testing::TestWithParam<Failing> {
+ protected:
+  std::vector<std::shared_ptr<Engine>> members(int size) const {
+    return make_engines(GetParam().engine, size);
+  }
+};
+
+// Of shm: inline, in a small slot, and reduced where it lies. Of tcp: one frame, many small ones,
+// and more than the sockets hold.
+INSTANTIATE_TEST_SUITE_P(Engines, Failures,
+                         testing::Values(Failing{"shm", {3, 200, 100'000}},
+                                         Failing{"tcp", {3, 20'000, 4'000'000}}),
+                         testing::PrintToStringParamName());
+
+TEST_P(Failures, TimeoutNamesTheSilentRankAndWhatItDidLast) {
+  for (const int64_t n : GetParam().lengths) {
+    std::atomic<int> over{0}, ready{0};
+    const auto errors = errors_of(members(3), [&](Group group) {
+      all_reduce(10)(group);
+      if (group.rank() == 2) {
+        while (over < 2) std::this_thread::yield();
+        return;
+      }
+      const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++over; });
+      std::vector<float> data(n);
+      for (++ready; ready < 2;) std::this_thread::yield();
+      group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{60}).wait();
+    });
+    EXPECT_EQ(errors[2], "");
+    for (int r : {0, 1})
+      EXPECT_THAT(errors[r],
+                  AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
+                        HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 "
+                                  "float32 (#1)"),
+                        Not(HasSubstr("rank 0:")), Not(HasSubstr("rank 1:"))))
+          << n;
+  }
+}
+
+TEST_P(Failures, PollingSeesPassedLimitsToo) {
+  std::atomic<bool> over{false};
+  const auto errors = errors_of(members(2), [&](Group group) {
     std::vector<float> data(10);
-    if (group.rank() == 1) return;
+    if (group.rank() == 1) {
+      while (!over) std::this_thread::yield();
+      return;
+    }
+    const auto end = std::shared_ptr<void>(nullptr, [&](void*) { over = true; });
     Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{40});
     while (!work.test()) std::this_thread::yield();
   });
   EXPECT_THAT(errors[0], StartsWith("Timeout: all_reduce #1, rank 0 of 2"));
 }
 
-TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
-  for (int64_t n : kLengths) {
-    const auto members = make_shm_threads(4);
+TEST_P(Failures, AnAbortEndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
+  for (const int64_t n : GetParam().lengths) {
+    const auto members = this->members(4);
     std::atomic<int> waiting{0};
     std::thread outside([&] {  // not a member's thread, as a signal watcher would be
       while (waiting < 3) std::this_thread::yield();
@@ -283,7 +289,7 @@ TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
       if (group.rank() == 3) {
         outside.join();
         EXPECT_THAT([&] { group.barrier(); }, ThrowsMessage<Error>(HasSubstr("disk full")));
-        (void)group.allocate(10);
+        if (members[0]->name() == "shm") (void)group.allocate(10);
       }
       Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
       ++waiting;
@@ -297,11 +303,11 @@ TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
   }
 }
 
-TEST(Leaving, EndsThoseWhoStillNeedTheRank) {
-  for (int64_t n : kLengths) {
-    auto members = make_shm_threads(3);
-    const auto errors = errors_of({members[0], members[2]}, [&](Group group) {
-      if (group.rank() == 0) members[1].reset();
+TEST_P(Failures, LeavingEndsThoseWhoStillNeedTheRank) {
+  for (const int64_t n : GetParam().lengths) {
+    auto all = members(3);
+    const auto errors = errors_of({all[0], all[2]}, [&](Group group) {
+      if (group.rank() == 0) all[1].reset();
       all_reduce(n)(group);
     });
     EXPECT_THAT(errors, Each(AllOf(StartsWith("PeerLost: all_reduce #1, rank "),
@@ -309,27 +315,34 @@ TEST(Leaving, EndsThoseWhoStillNeedTheRank) {
   }
 }
 
-TEST(Leaving, InTheMiddleOfAnOperationNamesIt) {
-  auto members = make_shm_threads(2);
-  const auto errors = errors_of({members[0]}, [&](Group group) {
+TEST_P(Failures, LeavingInTheMiddleOfAnOperationNamesIt) {
+  auto all = members(2);
+  const auto errors = errors_of({all[0]}, [&](Group group) {
     std::vector<float> mine(100'000), others(100'000);
-    (void)Group(members[1]).all_reduce(span_of(std::span(others)), ReduceOp::sum);
-    members[1].reset();
+    (void)Group(all[1]).all_reduce(span_of(std::span(others)), ReduceOp::sum);
+    all[1].reset();
     group.all_reduce(span_of(std::span(mine)), ReduceOp::sum).wait();
   });
   EXPECT_THAT(errors[0], AllOf(StartsWith("PeerLost: "),
                                HasSubstr("rank 1 left the group in the middle of all_reduce #1")));
 }
 
-TEST(Leaving, AfterTheLastOperationDisturbsNobody) {
-  for (int round = 0; round < 50; ++round) {
-    auto members = make_shm_threads(4);
+void expect_leaving_disturbs_nobody(const char* engine, int rounds,
+                                    const std::vector<int64_t>& lengths) {
+  for (int round = 0; round < rounds; ++round) {
+    auto members = make_engines(engine, 4);
     const auto errors = errors_of(members, [&](Group group) {
-      for (int64_t n : kLengths) all_reduce(n)(group);
+      for (const int64_t n : lengths) all_reduce(n)(group);
       members[group.rank()].reset();
     });
-    EXPECT_THAT(errors, Each("")) << round;
+    EXPECT_THAT(errors, Each("")) << engine << " " << round;
   }
+}
+
+TEST(Leaving, AfterTheLastOperationDisturbsNobody) {
+  expect_leaving_disturbs_nobody("shm", 50, {3, 200, 100'000});
+  for (const char* engine : {"tcp", "tcp loopback"})
+    expect_leaving_disturbs_nobody(engine, 20, {3, 20'000, 300'000});
 }
 
 TEST(Joining, ClaimsEachRankOnceAndNamesTheMissing) {

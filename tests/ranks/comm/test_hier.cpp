@@ -1,17 +1,11 @@
 // The hier engine over hosts of unequal size, chunks and slices: what the conformance suite does
 // not vary.
-#include <gmock/gmock.h>
-
+#include "tests/support/expect.h"
 #include "tests/support/hier.h"
 #include "tests/support/reduce_oracle.h"
 
 namespace tutti {
 namespace {
-
-using test::Bytes;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 constexpr int64_t kChunkBytes = 4096;
 
@@ -22,13 +16,12 @@ MemorySpan span_of_bytes(Bytes& bytes, DType dtype) {
 class HierHosts : public testing::TestWithParam<std::vector<int>> {
  protected:
   void SetUp() override {
-    engines_ = test::make_hier_threads(GetParam(), kChunkBytes);
+    engines_ = make_hier_threads(GetParam(), kChunkBytes);
     shape_ = engines_[0]->reduction_shape();
   }
   std::vector<Bytes> inputs(DType dtype, int64_t n) const {
     std::vector<Bytes> all;
-    for (int r = 0; r < shape_.replicas(); ++r)
-      all.push_back(test::ordinary_values(dtype, n, 7, r));
+    for (int r = 0; r < shape_.replicas(); ++r) all.push_back(ordinary_values(dtype, n, 7, r));
     return all;
   }
   std::vector<std::shared_ptr<Engine>> engines_;
@@ -46,7 +39,7 @@ TEST_P(HierHosts, SumsInTheOrderOfItsShape) {
         auto all = given;
         auto rooted = given;
         const int root = shape_.replicas() - 1;
-        test::run_all_members(engines_, [&](Group group) {
+        run_all_members(engines_, [&](Group group) {
           const auto r = static_cast<size_t>(group.rank());
           Work first = group.all_reduce(span_of_bytes(all[r], dtype), op);
           group.reduce(span_of_bytes(rooted[r], dtype), op, root).wait();
@@ -72,7 +65,7 @@ TEST_P(HierHosts, MovesPartsOfUnequalLength) {
   const auto given = inputs(DType::float32, total);
   const Bytes expected = test::oracle(DType::float32, ReduceOp::sum, shape_, given);
   auto gathered = std::vector<Bytes>(given.size(), Bytes(static_cast<size_t>(total) * 4));
-  test::run_all_members(engines_, [&](Group group) {
+  run_all_members(engines_, [&](Group group) {
     const auto r = static_cast<size_t>(group.rank());
     Bytes input = given[r];
     Bytes part(static_cast<size_t>(counts[r]) * 4);
@@ -98,7 +91,7 @@ TEST_P(HierHosts, BroadcastsFromEveryRank) {
   for (int root = 0; root < shape_.replicas(); ++root) {
     auto data = inputs(DType::int64, kElements);
     const Bytes expected = data[static_cast<size_t>(root)];
-    test::run_all_members(engines_, [&](Group group) {
+    run_all_members(engines_, [&](Group group) {
       const auto r = static_cast<size_t>(group.rank());
       group.broadcast(span_of_bytes(data[r], DType::int64), root).wait();
       group.barrier();
@@ -108,7 +101,7 @@ TEST_P(HierHosts, BroadcastsFromEveryRank) {
 }
 
 TEST_P(HierHosts, FailureOnOneHostEndsAll) {
-  const auto thrown = test::run_members(engines_, [&](Group group) {
+  const auto thrown = run_members(engines_, [&](Group group) {
     if (group.rank() == 0) return group.abort("enough");
     group.barrier();
   });
@@ -119,7 +112,7 @@ TEST_P(HierHosts, FailureOnOneHostEndsAll) {
 
 // Who waits for something else looks at the group now and then.
 TEST_P(HierHosts, ANudgeThrowsWhatAnotherRankHasDone) {
-  const auto thrown = test::run_members(engines_, [&](Group group) {
+  const auto thrown = run_members(engines_, [&](Group group) {
     if (group.rank() == 0) return group.abort("enough");
     const Deadline deadline(kDefaultTimeLimit);
     while (!deadline.passed()) group.engine().nudge();
@@ -133,13 +126,11 @@ TEST(HierMismatch, MeanIsNoSumWhateverTheLengthAndWhoever) {
   const std::vector<std::vector<int>> odd_ones = {{1}, {0, 1}};  // of hosts {0, 1} and {2, 3}
   for (const std::vector<int>& odd : odd_ones)
     for (const int64_t n : {8, 40'000}) {
-      const auto thrown =
-          test::run_members(test::make_hier_threads({2, 2}, 4096), [&](Group group) {
-            const bool is_odd = std::find(odd.begin(), odd.end(), group.rank()) != odd.end();
-            std::vector<float> data(static_cast<size_t>(n), 1);
-            group.all_reduce(span_of(std::span(data)), is_odd ? ReduceOp::mean : ReduceOp::sum)
-                .wait();
-          });
+      const auto thrown = run_members(make_hier_threads({2, 2}, 4096), [&](Group group) {
+        const bool is_odd = std::find(odd.begin(), odd.end(), group.rank()) != odd.end();
+        std::vector<float> data(static_cast<size_t>(n), 1);
+        group.all_reduce(span_of(std::span(data)), is_odd ? ReduceOp::mean : ReduceOp::sum).wait();
+      });
       for (const auto& one : thrown)
         EXPECT_THAT(test::words_of(one),
                     AllOf(StartsWith("Mismatch: "), HasSubstr("(mean)"), HasSubstr("(sum)")))

@@ -1,16 +1,13 @@
 // A member that dies while the others still come.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 /// Rank 2 never comes; rank 1 dies while it waits for it.

@@ -1,22 +1,14 @@
 // Whoever is through with an operation, by an error or a limit, may use its memory anew: nobody
 // reads or writes there any more.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <random>
 
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using test::errors_of;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 // Members free their buffers as soon as they throw; nobody may still read them. Address and thread
 // sanitizer watch this one.
@@ -41,7 +33,7 @@ TEST(Abort, LeavesNobodyInTheBuffersOfOthers) {
 TEST(Abort, LeavesNobodyInMemoryThatIsUsedAnew) {
   constexpr int64_t kElements = 40'000;
   for (uint32_t round = 0; round < 60; ++round) {
-    const auto errors = errors_of(test::make_engines("shm staged", 3), [&](Group group) {
+    const auto errors = errors_of(make_engines("shm staged", 3), [&](Group group) {
       const SharedParts shared = group.allocate(kElements * 4);
       const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
       std::mt19937 random(round);
@@ -82,7 +74,7 @@ TEST(GivenUp, MemoryIsNotTakenForData) {
   for (const char* engine : {"shm", "shm staged"})
     for (const Operation& operation : operations) {
       std::atomic<bool> called{false}, used_anew{false};
-      const auto errors = errors_of(test::make_engines(engine, 2), [&](Group group) {
+      const auto errors = errors_of(make_engines(engine, 2), [&](Group group) {
         const SharedParts shared = group.allocate(kElements * 4);
         const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
         std::vector<float> own(kElements);
@@ -112,7 +104,7 @@ TEST(GivenUp, AMessageIsNotReadWhereItLay) {
   constexpr int64_t kElements = 60'000;
   for (const char* engine : {"shm", "shm staged"}) {
     std::atomic<bool> called{false}, used_anew{false};
-    const auto errors = errors_of(test::make_engines(engine, 2), [&](Group group) {
+    const auto errors = errors_of(make_engines(engine, 2), [&](Group group) {
       const SharedParts shared = group.allocate(kElements * 4);
       const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
       if (group.rank() == 1) {

@@ -1,7 +1,5 @@
 // Ranks as processes: the same results as threads, and the failure matrix. Members die, stop and
 // leave when entering, in the middle of and between operations; every survivor names them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -11,31 +9,26 @@
 #include <cstdlib>
 
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 #include "tests/support/reduce_oracle.h"
 #include "tests/support/run_ranks.h"
 
 namespace tutti {
 namespace {
 
-using test::Bytes;
-using test::Rank;
-using testing::HasSubstr;
-
 Group join(const Rank& rank) {
   return Group(make_shm(ShmSegment::open(rank.descriptors[0]), rank.rank, false));
 }
 
-std::vector<test::RankOutcome> run(int size, const std::string& program,
-                                   test::RunOptions options = {}) {
+std::vector<RankOutcome> run(int size, const std::string& program, RunOptions options = {}) {
   const ShmSegment segment = ShmSegment::create(size);
   options.descriptors = {segment.descriptor()};
-  return test::run_ranks(size, program, options);
+  return run_ranks(size, program, options);
 }
 
 void expect_sum(Group& group, void* data, int64_t n, int members) {
   std::vector<Bytes> inputs;
-  for (int r = 0; r < members; ++r)
-    inputs.push_back(test::ordinary_values(DType::float32, n, 21, r));
+  for (int r = 0; r < members; ++r) inputs.push_back(ordinary_values(DType::float32, n, 21, r));
   std::memcpy(data, inputs[group.rank()].data(), n * 4);
   group.all_reduce({data, n, DType::float32}, ReduceOp::sum).wait();
   const Bytes expected =
@@ -84,7 +77,7 @@ RANK_PROGRAM(two_members_in_each_process) {
 TEST(Processes, HoldSeveralMembersEach) {
   const ShmSegment segment = ShmSegment::create(4);
   const auto ranks =
-      test::run_ranks(2, "two_members_in_each_process", {.descriptors = {segment.descriptor()}});
+      run_ranks(2, "two_members_in_each_process", {.descriptors = {segment.descriptor()}});
   for (const auto& rank : ranks) EXPECT_EQ(rank.exit_code, 0) << rank.log;
 }
 
@@ -177,8 +170,7 @@ class FailureMatrix : public testing::TestWithParam<Fault> {};
 TEST_P(FailureMatrix, EverySurvivorNamesTheRank) {
   const Fault& fault = GetParam();
   const bool stopped = fault.signal == SIGSTOP;
-  test::RunOptions options{.limit = Millis{60'000},
-                           .arguments = {fault.how, stopped ? "1000" : "25000"}};
+  RunOptions options{.limit = Millis{60'000}, .arguments = {fault.how, stopped ? "1000" : "25000"}};
   if (fault.signal != 0) options.kill = {.rank = kVictim, .after = "now", .signal = fault.signal};
   const auto out = run(4, fault.program, options);
   // In the exchange they sit the other way round.

@@ -1,17 +1,11 @@
 // tcp, and hier over it, through wires that are slow, pass odd pieces, or stop.
-#include <gmock/gmock.h>
-
 #include "tests/ranks/comm/conformance.h"
+#include "tests/support/expect.h"
 #include "tests/support/hier.h"
 #include "tests/support/throttle.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 constexpr int64_t kBytesPerMs = 20'000;
 constexpr int64_t kPiece = 997;

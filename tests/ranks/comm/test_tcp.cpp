@@ -1,24 +1,15 @@
 // The tcp engine beyond the conformance suite: every algorithm over real streams, many stripes,
 // options, splitting, messages in numbers.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <numeric>
 
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 #include "tests/support/reduce_oracle.h"
 #include "tests/support/tcp_members.h"
 
 namespace tutti {
 namespace {
-
-using test::Bytes;
-using test::Wire;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 MemorySpan span_of_bytes(Bytes& bytes, DType dtype) {
   return {bytes.data(), static_cast<int64_t>(bytes.size()) / size_of(dtype), dtype};
@@ -42,7 +33,7 @@ TEST(Tcp, AllReduceByEveryAlgorithm) {
     for (int ranks : {2, 3, 4, 6, 8}) {
       TcpOptions options =
           small_pieces(algorithm, Collective::all_reduce, any ? Order::any : Order::fixed);
-      const auto members = test::make_tcp_members(ranks, options, 3);
+      const auto members = make_tcp_members(ranks, options, 3);
       for (DType dtype : {DType::float32, DType::bfloat16, DType::int64})
         for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max})
           for (int64_t n : {1, 5, 1024, 1025, 30'011}) {
@@ -50,9 +41,9 @@ TEST(Tcp, AllReduceByEveryAlgorithm) {
             // Integers add in any order to the same.
             if (any && is_floating(dtype) && op != ReduceOp::max) continue;
             std::vector<Bytes> data;
-            for (int r = 0; r < ranks; ++r) data.push_back(test::ordinary_values(dtype, n, 7, r));
+            for (int r = 0; r < ranks; ++r) data.push_back(ordinary_values(dtype, n, 7, r));
             const Bytes expected = test::oracle(dtype, op, ReductionShape::flat(ranks), data);
-            test::run_all_members(members, [&](Group group) {
+            run_all_members(members, [&](Group group) {
               group.all_reduce(span_of_bytes(data[group.rank()], dtype), op).wait();
             });
             for (int r = 0; r < ranks; ++r)
@@ -67,15 +58,14 @@ TEST(Tcp, AllReduceByEveryAlgorithm) {
 TEST(Tcp, ShapesOfUnequalHostsAreFollowed) {
   for (const char* text : {"3+1", "2x3", "1+2"}) {
     const auto shape = ReductionShape::parse(text);
-    const auto members = test::make_tcp_members(
+    const auto members = make_tcp_members(
         shape.replicas(), {.shape = shape, .chunk_bytes = 4096, .min_stripe_bytes = 4096}, 2);
     for (DType dtype : {DType::float32, DType::float16})
       for (int64_t n : {1, 300, 20'000}) {
         std::vector<Bytes> data;
-        for (int r = 0; r < shape.replicas(); ++r)
-          data.push_back(test::ordinary_values(dtype, n, 3, r));
+        for (int r = 0; r < shape.replicas(); ++r) data.push_back(ordinary_values(dtype, n, 3, r));
         const Bytes expected = test::oracle(dtype, ReduceOp::sum, shape, data);
-        test::run_all_members(members, [&](Group group) {
+        run_all_members(members, [&](Group group) {
           EXPECT_EQ(group.reduction_shape(), shape);
           group.all_reduce(span_of_bytes(data[group.rank()], dtype), ReduceOp::sum).wait();
         });
@@ -87,8 +77,8 @@ TEST(Tcp, ShapesOfUnequalHostsAreFollowed) {
 }
 
 TEST(Tcp, SplitsIntoGroupsThatLiveForThemselves) {
-  const auto members = test::make_tcp_members(5, {.shape = ReductionShape::parse("2+3")});
-  test::run_all_members(members, [&](Group group) {
+  const auto members = make_tcp_members(5, {.shape = ReductionShape::parse("2+3")});
+  run_all_members(members, [&](Group group) {
     // Colours 0: ranks 4, 2, 0 in this order; 1: ranks 1, 3.
     const auto part = group.split(group.rank() % 2, -group.rank());
     ASSERT_TRUE(part.has_value());
@@ -115,10 +105,9 @@ TEST(Tcp, SplitsIntoGroupsThatLiveForThemselves) {
 }
 
 TEST(Tcp, SplitNeedsAWayToConnect) {
-  auto links = test::tcp_links(2);
+  auto links = tcp_links(2);
   const auto first = make_tcp(std::move(links[0])), second = make_tcp(std::move(links[1]));
-  for (const auto& thrown :
-       test::run_members({first, second}, [](Group group) { (void)group.split(0); }))
+  for (const auto& thrown : run_members({first, second}, [](Group group) { (void)group.split(0); }))
     EXPECT_THAT(test::words_of(thrown),
                 AllOf(StartsWith("UsageError: split, rank "), HasSubstr("TcpOptions::connect")));
 }
@@ -129,7 +118,7 @@ TEST(Tcp, MessagesOfEveryLengthInAnyOrder) {
   constexpr int kRanks = 4;
   const std::vector<int64_t> lengths = {0, 1, 100, 65'536, 65'537, 700'000};
   for (const char* engine : {"tcp", "tcp loopback"})
-    test::run_all_members(test::make_engines(engine, kRanks), [&](Group group) {
+    run_all_members(make_engines(engine, kRanks), [&](Group group) {
       const auto value = [&](int from, int64_t length) {
         return static_cast<unsigned char>(from * 37 + length % 251 + 1);
       };
@@ -169,7 +158,7 @@ TEST(Tcp, MessagesOfEveryLengthInAnyOrder) {
 // More than a receiver keeps for one sender: the sender is held back, and all arrive in order.
 TEST(Tcp, ManyShortMessagesArriveInOrder) {
   constexpr int kMessages = 2'000;
-  test::run_all_members(test::make_engines("tcp", 2), [&](Group group) {
+  run_all_members(make_engines("tcp", 2), [&](Group group) {
     std::vector<std::vector<int>> data(kMessages, std::vector<int>(1'000));
     if (group.rank() == 0) {
       std::vector<Work> works;
@@ -191,7 +180,7 @@ TEST(Tcp, ManyShortMessagesArriveInOrder) {
 
 TEST(Tcp, AMessageOfAnotherLengthIsAMismatch) {
   for (int64_t length : {10, 100'000}) {
-    const auto thrown = test::run_members(test::make_engines("tcp", 2), [&](Group group) {
+    const auto thrown = run_members(make_engines("tcp", 2), [&](Group group) {
       std::vector<float> data(length), room(length + 1);
       if (group.rank() == 0)
         group.send(span_of(std::span(data)), 1, 3).wait();
@@ -208,7 +197,7 @@ TEST(Tcp, AMessageOfAnotherLengthIsAMismatch) {
 
 // A long-lived buffer of a send may be reused once its Work is done, and not before.
 TEST(Tcp, CrossedLongMessagesDoNotBlock) {
-  test::run_all_members(test::make_engines("tcp loopback", 3), [&](Group group) {
+  run_all_members(make_engines("tcp loopback", 3), [&](Group group) {
     const int next = (group.rank() + 1) % 3, previous = (group.rank() + 2) % 3;
     std::vector<int> out(2'000'000, group.rank()), in(2'000'000);
     for (int round = 0; round < 3; ++round) {

@@ -1,7 +1,6 @@
-// What ends an operation of the tcp engine other than success, with members on threads:
-// disagreement, silence, abort, leaving, bytes that are no frame, half-open connections.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// What ends an operation of the tcp engine alone other than success, with members on threads (the
+// rest is in test_faults.cpp): disagreement, silence, bytes that are no frame, half-open
+// connections.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -9,45 +8,21 @@
 
 #include "tutti/comm/tcp/frame.h"
 
+#include "tests/ranks/comm/calls.h"
 #include "tests/support/comm.h"
+#include "tests/support/expect.h"
 #include "tests/support/tls_links.h"
 
 namespace tutti {
 namespace {
 
-using test::errors_of;
-using test::Wire;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-
-using Call = std::function<void(Group)>;
-
 // One frame, many small ones, and more than the sockets hold.
 constexpr int64_t kLengths[] = {3, 20'000, 4'000'000};
-
-Call all_reduce(int64_t n, DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
-  return [=](Group group) {
-    std::vector<double> memory(static_cast<size_t>(n) + 1);
-    group.all_reduce({memory.data(), n, dtype}, op).wait();
-  };
-}
-
-Call broadcast(int64_t n, int root) {
-  return [=](Group group) {
-    std::vector<float> memory(static_cast<size_t>(n));
-    group.broadcast(span_of(std::span(memory)), root).wait();
-  };
-}
-
-const Call kBarrier = [](Group group) { group.barrier(); };
 
 TEST(TcpMismatch, NamesTwoCallsOnEveryRankThatWaits) {
   struct Disagreement {
     std::string name;
-    Call common, odd;
+    GroupCall common, odd;
     std::string first, second;
   };
   const Disagreement table[] = {
@@ -63,7 +38,7 @@ TEST(TcpMismatch, NamesTwoCallsOnEveryRankThatWaits) {
       {"nothing", kBarrier, all_reduce(0), "called barrier", "all_reduce (sum) of 0 float32"},
   };
   for (const auto& row : table) {
-    const auto errors = errors_of(test::make_engines("tcp", 3), [&](Group group) {
+    const auto errors = errors_of(make_engines("tcp", 3), [&](Group group) {
       group.barrier();
       group.rank() == 1 ? row.odd(group) : row.common(group);
       group.barrier();  // who only had to send learns of it here
@@ -77,7 +52,7 @@ TEST(TcpMismatch, NamesTwoCallsOnEveryRankThatWaits) {
 }
 
 TEST(TcpMismatch, OfCountsAndOfOptions) {
-  const auto counts = errors_of(test::make_engines("tcp", 2), [](Group group) {
+  const auto counts = errors_of(make_engines("tcp", 2), [](Group group) {
     std::vector<float> mine(6), all(10);
     const std::vector<int64_t> counts =
         group.rank() == 0 ? std::vector<int64_t>{4, 6} : std::vector<int64_t>{5, 5};
@@ -87,56 +62,16 @@ TEST(TcpMismatch, OfCountsAndOfOptions) {
   EXPECT_THAT(counts, Each(AllOf(StartsWith("Mismatch: all_gather #1"),
                                  HasSubstr("counts must be the same"))));
 
-  auto links = test::tcp_links(2);
+  auto links = tcp_links(2);
   const auto first = make_tcp(std::move(links[0]), {.chunk_bytes = 4096});
   const auto second = make_tcp(std::move(links[1]), {.chunk_bytes = 8192});
   EXPECT_THAT(errors_of({first, second}, [](Group group) { group.barrier(); }),
               Each(AllOf(StartsWith("Mismatch: barrier #1"), HasSubstr("different options"))));
 }
 
-TEST(TcpSilence, TimeoutNamesTheSilentRankAndWhatItDidLast) {
-  for (int64_t n : kLengths) {
-    std::atomic<int> over{0}, ready{0};
-    const auto errors = errors_of(test::make_engines("tcp", 3), [&](Group group) {
-      all_reduce(10)(group);
-      if (group.rank() == 2) {
-        while (over < 2) std::this_thread::yield();
-        return;
-      }
-      const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++over; });
-      std::vector<float> data(n);
-      for (++ready; ready < 2;) std::this_thread::yield();
-      group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{60}).wait();
-    });
-    EXPECT_EQ(errors[2], "");
-    for (int r : {0, 1})
-      EXPECT_THAT(errors[r],
-                  AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
-                        HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 "
-                                  "float32 (#1)"),
-                        Not(HasSubstr("rank 0:")), Not(HasSubstr("rank 1:"))))
-          << n;
-  }
-}
-
-TEST(TcpSilence, PollingSeesPassedLimitsToo) {
-  std::atomic<bool> over{false};
-  const auto errors = errors_of(test::make_engines("tcp", 2), [&](Group group) {
-    std::vector<float> data(10);
-    if (group.rank() == 1) {
-      while (!over) std::this_thread::yield();
-      return;
-    }
-    const auto end = std::shared_ptr<void>(nullptr, [&](void*) { over = true; });
-    Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{40});
-    while (!work.test()) std::this_thread::yield();
-  });
-  EXPECT_THAT(errors[0], StartsWith("Timeout: all_reduce #1, rank 0 of 2"));
-}
-
 TEST(TcpSilence, OfAMessageNamesItsSender) {
   std::atomic<bool> over{false};
-  const auto errors = errors_of(test::make_engines("tcp", 3), [&](Group group) {
+  const auto errors = errors_of(make_engines("tcp", 3), [&](Group group) {
     std::vector<float> data(10);
     if (group.rank() != 0) {
       while (!over) std::this_thread::yield();
@@ -152,7 +87,7 @@ TEST(TcpSilence, OfAMessageNamesItsSender) {
 // Rank 1 enters and waits for a message that never comes: it answers, so rank 0 does not blame it
 // for being silent, but says where it is.
 TEST(TcpSilence, TellsWhoWaitsElsewhere) {
-  const auto errors = errors_of(test::make_engines("tcp", 2), [&](Group group) {
+  const auto errors = errors_of(make_engines("tcp", 2), [&](Group group) {
     std::vector<float> data(10);
     if (group.rank() == 0)
       group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{100}).wait();
@@ -162,33 +97,6 @@ TEST(TcpSilence, TellsWhoWaitsElsewhere) {
   EXPECT_THAT(errors,
               Each(AllOf(StartsWith("Timeout: "), HasSubstr("rank 1: it has called nothing"),
                          Not(HasSubstr("does not answer")))));
-}
-
-TEST(TcpAbort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
-  for (int64_t n : kLengths) {
-    const auto members = test::make_engines("tcp", 4);
-    std::atomic<int> waiting{0};
-    std::thread outside([&] {  // not a member's thread, as a signal watcher would be
-      while (waiting < 3) std::this_thread::yield();
-      members[1]->abort(FailureKind::aborted, "the loader of rank 1 failed: disk full");
-      members[1]->abort(FailureKind::aborted, "later reason");
-    });
-    const auto errors = errors_of(members, [&](Group group) {
-      std::vector<float> data(n);
-      if (group.rank() == 3) {
-        outside.join();
-        group.barrier();
-      }
-      Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
-      ++waiting;
-      work.wait();
-    });
-    EXPECT_THAT(errors,
-                Each(HasSubstr("aborted by rank 1: the loader of rank 1 failed: disk full")))
-        << n;
-    for (int r : {0, 2, 3}) EXPECT_THAT(errors[r], StartsWith("PeerLost: ")) << n;
-    EXPECT_THAT(errors[1], StartsWith("Error: ")) << n;
-  }
 }
 
 // In the middle of long messages: their frames are half written when the group fails, and the
@@ -221,66 +129,29 @@ void abort_in_the_middle(const std::function<std::vector<std::shared_ptr<Engine>
 }
 
 TEST(TcpAbort, InTheMiddleOfMessagesAndCollectives) {
-  abort_in_the_middle([] { return test::make_engines("tcp", 3); });
+  abort_in_the_middle([] { return make_engines("tcp", 3); });
 }
 
 TEST(TcpAbort, InTheMiddleOverTls) {
-  const test::TlsLinks tls;
+  const TlsLinks tls;
   abort_in_the_middle([&] {
     std::vector<std::shared_ptr<Engine>> engines;
-    for (TcpLinks& links :
-         test::tcp_links(3, 1, [&](int a, int b) { return tls.link_between(a, b); }))
+    for (TcpLinks& links : tcp_links(3, 1, [&](int a, int b) { return tls.link_between(a, b); }))
       engines.push_back(make_tcp(std::move(links)));
     return engines;
   });
 }
 
-TEST(TcpLeaving, EndsThoseWhoStillNeedTheRank) {
-  for (int64_t n : kLengths) {
-    auto members = test::make_engines("tcp", 3);
-    const auto errors = errors_of({members[0], members[2]}, [&](Group group) {
-      if (group.rank() == 0) members[1].reset();
-      all_reduce(n)(group);
-    });
-    EXPECT_THAT(errors, Each(AllOf(StartsWith("PeerLost: all_reduce #1, rank "),
-                                   HasSubstr("rank 1 left the group; it has called nothing yet"))));
-  }
-}
-
-TEST(TcpLeaving, InTheMiddleOfAnOperationNamesIt) {
-  auto members = test::make_engines("tcp", 2);
-  const auto errors = errors_of({members[0]}, [&](Group group) {
-    std::vector<float> mine(100'000), others(100'000);
-    (void)Group(members[1]).all_reduce(span_of(std::span(others)), ReduceOp::sum);
-    members[1].reset();
-    group.all_reduce(span_of(std::span(mine)), ReduceOp::sum).wait();
-  });
-  EXPECT_THAT(errors[0], AllOf(StartsWith("PeerLost: "),
-                               HasSubstr("rank 1 left the group in the middle of all_reduce #1")));
-}
-
-TEST(TcpLeaving, AfterTheLastOperationDisturbsNobody) {
-  for (const char* engine : {"tcp", "tcp loopback"})
-    for (int round = 0; round < 20; ++round) {
-      auto members = test::make_engines(engine, 4);
-      const auto errors = errors_of(members, [&](Group group) {
-        for (int64_t n : {3, 20'000, 300'000}) all_reduce(n)(group);
-        members[group.rank()].reset();
-      });
-      EXPECT_THAT(errors, Each("")) << round;
-    }
-}
-
 // A message that was sent before its sender left is still received.
 TEST(TcpLeaving, LeavesItsMessages) {
-  auto members = test::make_engines("tcp loopback", 2);
+  auto members = make_engines("tcp loopback", 2);
   std::vector<int> data = {1, 2, 3}, room(3);
   Group(members[0]).send(span_of(std::span(data)), 1).wait();
   members[0].reset();
   Group group(members[1]);
   group.recv(span_of(std::span(room)), 0).wait();
   EXPECT_EQ(room, data);
-  EXPECT_THAT(test::words_of(test::run_members(
+  EXPECT_THAT(test::words_of(run_members(
                   {members[1]}, [&](Group g) { g.recv(span_of(std::span(room)), 0).wait(); })[0]),
               AllOf(StartsWith("PeerLost: recv #2"), HasSubstr("rank 0 left the group")));
 }
@@ -344,8 +215,8 @@ TEST(TcpGarbage, APartOfAMessageThatWasNotAskedFor) {
 }
 
 TEST(TcpGarbage, InATlsStreamEndsTheGroup) {
-  const test::TlsLinks tls;
-  test::TlsLinks::Pair data = tls.make(0, 1), control = tls.make(0, 1);
+  const TlsLinks tls;
+  TlsLinks::Pair data = tls.make(0, 1), control = tls.make(0, 1);
   TcpLinks links{.rank = 0, .size = 2, .peers = {}};
   links.peers.resize(2);
   links.peers[1].data.push_back(std::move(data.near));
@@ -393,29 +264,24 @@ TEST(TcpClosed, HalfOpenEndsAtTheLimit) {
 
 TEST(TcpLinksCheck, RefusesWhatDoesNotFit) {
   const auto error_of = [](TcpLinks links, TcpOptions options) {
-    try {
-      (void)make_tcp(std::move(links), std::move(options));
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<UsageError>([&] { (void)make_tcp(std::move(links), std::move(options)); });
   };
-  EXPECT_THAT(error_of(std::move(test::tcp_links(3)[1]), {.shape = ReductionShape::flat(4)}),
+  EXPECT_THAT(error_of(std::move(tcp_links(3)[1]), {.shape = ReductionShape::flat(4)}),
               HasSubstr("reduction shape 4 has 4 ranks"));
-  TcpLinks links = std::move(test::tcp_links(3, 2)[1]);
+  TcpLinks links = std::move(tcp_links(3, 2)[1]);
   links.peers[2].data.pop_back();
   EXPECT_THAT(error_of(std::move(links), {}), HasSubstr("1 data links to rank 2"));
-  links = std::move(test::tcp_links(3)[1]);
+  links = std::move(tcp_links(3)[1]);
   links.peers[0].control.reset();
   EXPECT_THAT(error_of(std::move(links), {}), HasSubstr("no control link to rank 0"));
   EXPECT_THAT(error_of({.rank = 3, .size = 3, .peers = {}}, {}), HasSubstr("expected a rank"));
-  EXPECT_THAT(error_of(std::move(test::tcp_links(2)[0]), {.chunk_bytes = 10}),
+  EXPECT_THAT(error_of(std::move(tcp_links(2)[0]), {.chunk_bytes = 10}),
               HasSubstr("expected 4096 or more"));
 }
 
 TEST(TcpAllocate, MembersShareNoMemory) {
   const auto errors =
-      errors_of(test::make_engines("tcp", 2), [](Group group) { (void)group.allocate(100); });
+      errors_of(make_engines("tcp", 2), [](Group group) { (void)group.allocate(100); });
   EXPECT_THAT(errors, Each(AllOf(StartsWith("UsageError: allocate, rank "),
                                  HasSubstr("members of a group of engine \"tcp\" share no"))));
 }

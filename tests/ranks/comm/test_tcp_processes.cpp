@@ -1,30 +1,23 @@
 // Ranks of a tcp group as processes over real sockets: results, and the failure matrix {entering,
 // in the middle, idle} x {kill, exit, throw, stop, garbage}. Every survivor names the culprit.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstring>
 
 #include "tutti/comm/group/group.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/reduce_oracle.h"
 #include "tests/support/tcp_processes.h"
 
 namespace tutti {
 namespace {
 
-using test::Bytes;
-using test::Rank;
-using testing::AllOf;
-using testing::HasSubstr;
-
 RANK_PROGRAM(tcp_reduce) {
-  Group group(make_tcp(std::move(test::connect_processes(rank).links)));
+  Group group(make_tcp(std::move(connect_processes(rank).links)));
   for (int64_t n : {1, 10, 5'000, 100'003}) {
     std::vector<Bytes> inputs;
-    for (int r = 0; r < rank.size; ++r)
-      inputs.push_back(test::ordinary_values(DType::float32, n, 21, r));
+    for (int r = 0; r < rank.size; ++r) inputs.push_back(ordinary_values(DType::float32, n, 21, r));
     Bytes data = inputs[rank.rank];
     group.all_reduce({data.data(), n, DType::float32}, ReduceOp::mean).wait();
     const Bytes expected =
@@ -36,14 +29,14 @@ RANK_PROGRAM(tcp_reduce) {
 
 TEST(TcpProcesses, GiveTheBitsOfTheOracle) {
   for (int size : {2, 3})
-    for (const auto& rank : test::run_tcp_ranks(size, "tcp_reduce"))
+    for (const auto& rank : run_tcp_ranks(size, "tcp_reduce"))
       EXPECT_EQ(rank.exit_code, 0) << rank.log;
 }
 
 constexpr int kTcpVictim = 1;
 
 // How the victim ends, when the test does not kill or stop it.
-void end_as(const Rank& rank, const test::ProcessLinks& links) {
+void end_as(const Rank& rank, const ProcessLinks& links) {
   const std::string& how = rank.arguments[1];
   rank.mark("now");
   if (how == "exit") std::_Exit(3);
@@ -69,7 +62,7 @@ void end_as(const Rank& rank, const test::ProcessLinks& links) {
 
 // arguments: when, how, the limit of the operation in ms.
 RANK_PROGRAM(tcp_fail) {
-  test::ProcessLinks links = test::connect_processes(rank);
+  ProcessLinks links = connect_processes(rank);
   const auto engine = make_tcp(std::move(links.links));
   Group group(engine);
   group.barrier();
@@ -110,10 +103,10 @@ TEST_P(TcpFailures, EverySurvivorNamesTheCulprit) {
     // A rank that is silent, or has left in order, matters only to those who wait for it.
     const bool unnoticed = stops || std::string(ending.how) == "throw";
     if (unnoticed && std::string(GetParam()) == "idle") continue;
-    test::RunOptions options{.arguments = {GetParam(), ending.how, stops ? "400" : "30000"}};
+    RunOptions options{.arguments = {GetParam(), ending.how, stops ? "400" : "30000"}};
     if (ending.signal != 0)
       options.kill = {.rank = kTcpVictim, .after = "now", .signal = ending.signal};
-    const auto ranks = test::run_tcp_ranks(3, "tcp_fail", options);
+    const auto ranks = run_tcp_ranks(3, "tcp_fail", options);
     for (int r : {0, 2}) {
       EXPECT_EQ(ranks[r].error_class, ending.error_class) << ending.how << "\n" << ranks[r].log;
       EXPECT_THAT(ranks[r].error, AllOf(HasSubstr("rank 1"), HasSubstr(ending.words)))

@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <cstdlib>
@@ -7,20 +6,15 @@
 #include <set>
 #include <stdexcept>
 
-#include "tutti/base/error.h"
 #include "tutti/data/combine.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/loader/registered.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::data {
 namespace {
-
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
 
 Deadline in_time() { return Deadline(Millis{30'000}); }
 
@@ -115,7 +109,7 @@ TEST_F(LoaderProcesses, AreNeverTooFewToGoOn) {
 }
 
 TEST_F(LoaderProcesses, OneThatIsKilledIsReplacedAndItsWorkDoneAgain) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string once = (folder / "once").string();
   const Epoch epoch = kMade("dies-once " + once).shuffle().batch(10).epoch({.seed = 3});
   Loader loader(kTwo);
@@ -148,7 +142,7 @@ TEST_F(LoaderProcesses, WhatTheyThrowIsNamed) {
 
 TEST_F(LoaderProcesses, OneThatStandsStillIsNamedAndGoesOnOrIsReplaced) {
   for (const int signal : {SIGCONT, SIGKILL}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     const std::string once = (folder / "once").string();
     const Epoch epoch = kMade("stops-once " + once).batch(8).epoch({});
     Loader loader(kTwo);
@@ -164,7 +158,7 @@ TEST_F(LoaderProcesses, OneThatStandsStillIsNamedAndGoesOnOrIsReplaced) {
 }
 
 TEST_F(LoaderProcesses, KeepWhatIsCachedInOneMemory) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const Dataset data = kKept((folder / "computed").string()).shuffle().batch(10);
   for (int loaders = 0; loaders < 2; ++loaders) {
     Loader loader({.workers = 3, .kind = WorkerKind::processes});

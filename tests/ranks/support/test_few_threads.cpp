@@ -1,19 +1,14 @@
 // Threads that cannot start: an error that names the limit, and what has started ends.
-#include <gmock/gmock.h>
-
 #include <atomic>
 
-#include "tutti/base/error.h"
 #include "tutti/base/threads.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/few_threads.h"
 #include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 RANK_PROGRAM(start_one_too_many) {
   allow_threads(0);
@@ -57,7 +52,7 @@ TEST(FewThreads, AtOnceTheLowestErrorIsThrown) {
           if (number % 2 == 1) throw Error("of " + std::to_string(number));
         });
       },
-      testing::ThrowsMessage<Error>("of 1"));
+      ThrowsMessage<Error>("of 1"));
 }
 
 }  // namespace

@@ -1,19 +1,16 @@
 // run_ranks itself: what it reports of ranks that end in every possible way.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "tutti/base/error.h"
-
+#include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 RANK_PROGRAM(end_in_many_ways) {

@@ -1,6 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,13 +5,11 @@
 #include <vector>
 
 #include "tutti/base/array.h"
-#include "tutti/base/error.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(DType, NamesAndSizes) {
   struct Case {
@@ -127,12 +122,8 @@ TEST(Array, ViewLetsGoOfItsOwnerWithTheLastCopy) {
 TEST(Array, WrongTypeIsAUsageErrorWithBothTypes) {
   const Array array = Array::zeros(DType::uint8, {32, 28, 28});
   EXPECT_EQ(array.to_string(), "uint8 [32, 28, 28]");
-  try {
-    array.as<float>();
-    ADD_FAILURE() << "uint8 was read as float32";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("uint8 [32, 28, 28]"), HasSubstr("float32")));
-  }
+  EXPECT_THAT(message_of<UsageError>([&] { array.as<float>(); }),
+              AllOf(HasSubstr("uint8 [32, 28, 28]"), HasSubstr("float32")));
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,27 +8,19 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folder_lock.h"
 #include "tutti/base/folders.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
-#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::FullDisk;
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(WriteFileAtomically, WritesAllPiecesInOrder) {
   const TempFolder folder;
@@ -298,12 +289,12 @@ TEST(ReadFile, AnErrorOfTheDiskIsNoDamage) {
       [](const fs::path& path) { digest_of_file(path); }};
   for (const auto& read : readers) {
     for (const int error : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM, ETIMEDOUT}) {
-      const test::FailingOpen failing(folder / "a", error);
+      const FailingOpen failing(folder / "a", error);
       EXPECT_THAT(message_of<IoError>([&] { read(folder / "a"); }),
-                  testing::AllOf(HasSubstr((folder / "a").string()), HasSubstr(errno_words(error)),
-                                 HasSubstr("may be sound")));
+                  AllOf(HasSubstr((folder / "a").string()), HasSubstr(errno_words(error)),
+                        HasSubstr("may be sound")));
     }
-    const test::FailingOpen forbidden(folder / "a", EACCES);
+    const FailingOpen forbidden(folder / "a", EACCES);
     EXPECT_THAT(message_of<UsageError>([&] { read(folder / "a"); }),
                 HasSubstr("Permission denied"));
   }
@@ -312,7 +303,7 @@ TEST(ReadFile, AnErrorOfTheDiskIsNoDamage) {
 TEST(ReadFile, AFileThatAnotherHostHasReplacedIsOpenedAgain) {
   const TempFolder folder;
   put_bytes(folder / "a", "hello");
-  const test::FailingOpen stale(folder / "a", ESTALE, 2);
+  const FailingOpen stale(folder / "a", ESTALE, 2);
   EXPECT_EQ(read_file(folder / "a"), "hello");
   EXPECT_EQ(stale.failed(), 2);
 }
@@ -325,11 +316,11 @@ TEST(Folders, OneThatCannotBeListedJustNowIsNotEmpty) {
   EXPECT_TRUE(entries_of(folder / "none").empty());
   EXPECT_TRUE(entries_of(folder / "a").empty());
   for (const int error : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM}) {
-    const test::FailingOpen failing(folder.path(), error);
+    const FailingOpen failing(folder.path(), error);
     EXPECT_THAT(message_of<IoError>([&] { entries_of(folder.path()); }),
-                testing::AllOf(HasSubstr(folder.path().string()), HasSubstr(errno_words(error))));
+                AllOf(HasSubstr(folder.path().string()), HasSubstr(errno_words(error))));
   }
-  const test::FailingOpen forbidden(folder.path(), EACCES);
+  const FailingOpen forbidden(folder.path(), EACCES);
   EXPECT_THAT(message_of<UsageError>([&] { entries_of(folder.path()); }),
               HasSubstr("Permission denied"));
 }
@@ -349,12 +340,11 @@ TEST(Folders, ALockThatCannotBeReadJustNowIsNotGone) {
   EXPECT_EQ(FolderLock::number_in(folder.path()), 0);
   const FolderLock lock(folder.path(), "--out");
   for (const int error : {EIO, EMFILE, ESTALE}) {
-    const test::FailingOpen failing(folder / "lock", error);
-    EXPECT_THAT(
-        message_of<IoError>([&] { FolderLock::number_in(folder.path()); }),
-        testing::AllOf(HasSubstr((folder / "lock").string()), HasSubstr(errno_words(error))));
+    const FailingOpen failing(folder / "lock", error);
+    EXPECT_THAT(message_of<IoError>([&] { FolderLock::number_in(folder.path()); }),
+                AllOf(HasSubstr((folder / "lock").string()), HasSubstr(errno_words(error))));
   }
-  const test::FailingOpen stale(folder / "lock", ESTALE, 2);
+  const FailingOpen stale(folder / "lock", ESTALE, 2);
   EXPECT_EQ(FolderLock::number_in(folder.path()), lock.number());
   EXPECT_EQ(stale.failed(), 2);
 }

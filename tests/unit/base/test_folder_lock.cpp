@@ -1,7 +1,5 @@
 // FolderLock: one job a folder, whatever is in the lock's place, and whatever becomes of the
 // folder.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -16,21 +14,15 @@
 #include <thread>
 
 #include "tutti/base/deadline.h"
-#include "tutti/base/error.h"
 #include "tutti/base/folder_lock.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string refusal(const fs::path& folder) {
   return message_of<UsageError>([&] { const FolderLock lock(folder, "--out"); });
@@ -52,7 +44,7 @@ pid_t pid_of_the_past() {
 }
 
 TEST(FolderLock, TheSecondIsToldWhoHasIt) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path place = folder / "made/of/it";
   std::optional<FolderLock> first(std::in_place, place, "--snapshots");
   EXPECT_EQ(FolderLock::number_in(place), first->number());
@@ -67,7 +59,7 @@ TEST(FolderLock, TheSecondIsToldWhoHasIt) {
 
 // A killed process keeps its locks until its last thread is gone: a restart may come before that.
 TEST(FolderLock, OfAProcessThatIsEndingIsWaitedFor) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   put_bytes(folder / "lock", "");
   const FileDescriptor opened(::inotify_init1(IN_CLOEXEC));
   int has_it[2], may_go[2];
@@ -131,14 +123,14 @@ TEST(FolderLock, ThePatienceWithEachIsItsOwn) {
 }
 
 TEST(FolderLock, OfAnotherNameIsAnotherRight) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const FolderLock one(folder.path(), "--snapshots");
   const FolderLock other(folder.path(), "--out", ".lock");
   EXPECT_EQ(FolderLock::number_in(folder.path(), ".lock"), other.number());
 }
 
 TEST(FolderLock, OfManyAtOnceOneHasIt) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   for (int round = 0; round < 50; ++round) {
     std::atomic<int> there = 0, had = 0;
     std::vector<std::thread> threads;
@@ -160,7 +152,7 @@ TEST(FolderLock, OfManyAtOnceOneHasIt) {
 
 // The lock goes with its process, also one that is killed.
 TEST(FolderLock, OfADeadProcessIsFree) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const pid_t child = fork();
   if (child == 0) {
     const FolderLock lock(folder.path(), "child");
@@ -178,7 +170,7 @@ TEST(FolderLock, OfADeadProcessIsFree) {
 // ---- what may be in its place ----
 
 TEST(FolderLock, WhatALinkLeadsToIsNotTouched) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   put_bytes(folder / "treasure", "of somebody");
   fs::create_directory(folder / "out");
   fs::create_symlink(folder / "treasure", folder / "out/lock");
@@ -195,7 +187,7 @@ TEST(FolderLock, WhatALinkLeadsToIsNotTouched) {
 }
 
 TEST(FolderLock, AFileOfSomebodyElsesIsNotTouched) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   for (const std::string& theirs : {std::string("my key\n"), std::string(10'000, '7'),
                                     std::string("12 x host"), std::string("-3 4 host\n")}) {
     put_bytes(folder / "lock", theirs);
@@ -205,7 +197,7 @@ TEST(FolderLock, AFileOfSomebodyElsesIsNotTouched) {
 }
 
 TEST(FolderLock, WhatIsNoFileIsNamed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   ASSERT_EQ(mkfifo((folder / "lock").c_str(), 0600), 0);
   EXPECT_THAT(refusal(folder.path()), HasSubstr("is no file"));
   fs::remove(folder / "lock");
@@ -217,14 +209,14 @@ TEST(FolderLock, WhatIsNoFileIsNamed) {
 
 // One that its writer's death has left without words.
 TEST(FolderLock, AnEmptyFileIsTaken) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   put_bytes(folder / "lock", "");
   const FolderLock lock(folder.path(), "--out");
   EXPECT_EQ(FolderLock::number_in(folder.path()), lock.number());
 }
 
 TEST(FolderLock, WhoHasItWithoutWordsIsOneThatBegins) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   put_bytes(folder / "lock", "");
   const FileDescriptor other(::open((folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
@@ -234,7 +226,7 @@ TEST(FolderLock, WhoHasItWithoutWordsIsOneThatBegins) {
 // ---- a folder that is removed ----
 
 TEST(FolderLock, ARemovedFolderComesAgainWithItsLock) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path place = folder / "out";
   FolderLock lock(place, "--out");
   EXPECT_FALSE(lock.keep());
@@ -251,7 +243,7 @@ TEST(FolderLock, ARemovedFolderComesAgainWithItsLock) {
 }
 
 TEST(FolderLock, AFolderThatAnotherHasTakenSinceIsTheirs) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path place = folder / "out";
   FolderLock lock(place, "--out");
   fs::remove_all(place);
@@ -264,7 +256,7 @@ TEST(FolderLock, AFolderThatAnotherHasTakenSinceIsTheirs) {
 
 // Who has taken it since is gone, and lets go as soon as somebody looks at it again and again.
 TEST(FolderLock, NobodyIsWaitedForOnTheWay) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   FolderLock lock(folder.path(), "--out");
   fs::remove(folder / "lock");
   put_bytes(folder / "lock", fmt::format("77 {} {}\n", pid_of_the_past(), host()));

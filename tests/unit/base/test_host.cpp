@@ -1,5 +1,4 @@
 // Host facts: the parsers on recorded files, as tables, and the live reading against other sources.
-#include <gmock/gmock.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -8,18 +7,14 @@
 #include <thread>
 
 #include "tutti/base/detail/host_parse.h"
-#include "tutti/base/error.h"
 #include "tutti/base/host.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using namespace tutti::detail;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;

@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <limits>
 #include <map>
@@ -10,14 +8,10 @@
 
 #include "tutti/base/json.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using test::message_of;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::string nested(int depth) {
   return std::string(static_cast<size_t>(depth), '[') +

@@ -1,16 +1,13 @@
 // The log: levels, prefix, one line a message, and log_once.
-#include <gmock/gmock.h>
-
 #include <string>
 #include <thread>
 
 #include "tutti/base/log.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti {
 namespace {
-
-using testing::EndsWith;
-using testing::HasSubstr;
 
 TEST(Log, ReadsLevelsByName) {
   for (LogLevel level : {LogLevel::trace, LogLevel::debug, LogLevel::info, LogLevel::warning,
@@ -54,7 +51,7 @@ TEST(Log, WritesEnabledLinesToStderrOnly) {
   set_log_level(before);
   EXPECT_THAT(text, HasSubstr("tutti info: rank 2: 3 replicas on 2 cores\n"));
   EXPECT_THAT(text, HasSubstr("error: rank 2: braces {} in %v text: {}\n"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("hidden")));
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
 }
 
 TEST(Log, OnceIsOncePerKey) {
@@ -64,7 +61,7 @@ TEST(Log, OnceIsOncePerKey) {
   EXPECT_TRUE(log_once("test.b", LogLevel::error, "other"));
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("first 1"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("again")));
+  EXPECT_THAT(text, Not(HasSubstr("again")));
   EXPECT_THAT(text, EndsWith("other\n"));
 }
 

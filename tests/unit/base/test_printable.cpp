@@ -1,19 +1,10 @@
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/printable.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Le;
-using ::testing::Not;
-using ::testing::SizeIs;
-using ::testing::StartsWith;
 
 TEST(Printable, LeavesWhatATerminalDoesNotObey) {
   for (const std::string text :

@@ -1,6 +1,5 @@
 // Standard streams that are closed, broken or full, as a process of its own meets them.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <stdio_ext.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,19 +14,13 @@
 #include "tutti/base/standard_streams.h"
 
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
-
-using test::CommandResult;
-using test::FullDisk;
-using test::get_bytes;
-using test::run_command;
-using test::TempFolder;
-using testing::HasSubstr;
 
 bool is_null_device(int descriptor) {
   struct stat facts{}, null{};
@@ -60,7 +53,7 @@ TEST(StandardStreams, ClosedOnesAreNoOtherFiles) {
          "TUTTI_TEST_PROGRAM=open_the_first_file", "TUTTI_TEST_ARGUMENTS=" + file + "\n"});
     EXPECT_EQ(own.exit_code, 0) << closes << own.err;
     const std::string held = get_bytes(file);
-    EXPECT_THAT(held, testing::MatchesRegex("[3-9]\n")) << closes;
+    EXPECT_THAT(held, MatchesRegex("[3-9]\n")) << closes;
     const bool has_stdout = (closed & 2) == 0;
     EXPECT_EQ(own.out, has_stdout ? "words of the program\nwords of the library\n" : "") << closes;
   }

@@ -1,15 +1,12 @@
 // The stop flag: the first signal sets it, what was there before comes back.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
-#include "tutti/base/error.h"
 #include "tutti/base/stop.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(Stop, ASignalSetsTheFlagAndInterruptsBetweenSteps) {
   install_stop_handler();

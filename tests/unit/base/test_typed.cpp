@@ -1,11 +1,9 @@
-#include <gmock/gmock.h>
-
 #include "tutti/base/typed.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::ElementsAre;
 
 TEST(Typed, AllOfATextIsTheNumber) {
   EXPECT_EQ(number_in<int>("-12"), -12);

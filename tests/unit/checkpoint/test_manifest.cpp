@@ -1,27 +1,19 @@
 // What a manifest may say: digests that are right say nothing about the numbers beside them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <set>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/checkpoint/sound.h"
 
 namespace tutti {
 namespace {
 
 using nlohmann::ordered_json;
-using test::message_of;
-using test::sound_manifest;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string signed_text(ordered_json json) {
   json.erase("sha256");

@@ -1,25 +1,13 @@
 // The tensors of a checkpoint against its manifest.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <limits>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/checkpoint/sound.h"
 
 namespace tutti {
 namespace {
-
-using test::array_with;
-using test::message_of;
-using test::sound_manifest;
-using test::sound_tensors;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string refusal(const CheckpointTensors& tensors) {
   return message_of<DataError>([&] { require_sound_state(sound_manifest(), tensors, "c/step-1"); });

@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,19 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/loader/loader.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
-
-using test::message_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // Rows 0 .. n-1: x float32 [2] = (i, i + 0.5), y int64 = i.
 Dataset numbers(int64_t n) {

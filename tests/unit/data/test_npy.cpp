@@ -1,30 +1,18 @@
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/npy.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 
 namespace tutti::data {
 namespace {
-
-using test::get_bytes;
-using test::gzip;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // A file as the format's own words describe it: magic, version, length, dictionary, data.
 std::string npy(int version, const std::string& dictionary, const std::string& data,
@@ -298,7 +286,7 @@ TEST(Npy, WriteRejectsWhatTheFormatLacks) {
 }
 
 TEST(NpyPython, NumpyAndWeReadEachOther) {
-  const test::Python python("numpy");
+  const Python python("numpy");
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   const TempFolder folder;
   const std::string path = folder.path().string();

@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -7,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/quickdraw.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 
@@ -19,14 +16,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::get_bytes;
-using test::gzip;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr int64_t kPixels = 784;
 

@@ -1,30 +1,18 @@
-#include <gmock/gmock.h>
-
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/safetensors.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::data {
 namespace {
-
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
 
 // A file in the format's own words: length, header, data.
 std::string file_of(const std::string& header, const std::string& data) {
@@ -148,6 +136,7 @@ TEST(Safetensors, CopiesWhatTheFileDoesNotAlign) {
 TEST(Safetensors, RejectsBadFilesWithTheReason) {
   const std::string good = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
   const auto entry = [](const std::string& text) { return "{\"a\":" + text + "}"; };
+  const auto four_bytes_of = [&](const char* text) { return file_of(entry(text), "abcd"); };
   const struct {
     std::string bytes;
     const char* reason;
@@ -164,34 +153,30 @@ TEST(Safetensors, RejectsBadFilesWithTheReason) {
       {file_of("{\"\xff\":1}", ""), "no JSON"},
       {file_of(good.substr(0, good.size() - 1) + "," + good.substr(1), "abcd"),
        "\"a\" is there twice"},
-      {file_of(entry(R"({"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]})"),
        "\"dtype\" is there twice"},
       {file_of(entry("3"), ""), "is number, expected an object"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4]})"), "abcd"), "is missing"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[4]})"), "is missing"},
+      {four_bytes_of(R"({"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1})"),
        "unknown key \"x\""},
-      {file_of(entry(R"({"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]})"),
        "got dtype \"F8_E4M3\", expected one of BOOL, U8"},
-      {file_of(entry(R"({"dtype":1,"shape":[4],"data_offsets":[0,4]})"), "abcd"), "got dtype 1"},
-      {file_of(entry(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"), "abcd"),
-       "expected a list"},
-      {file_of(entry(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":1,"shape":[4],"data_offsets":[0,4]})"), "got dtype 1"},
+      {four_bytes_of(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"), "expected a list"},
+      {four_bytes_of(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})"),
        "shape is [-4], expected whole numbers >= 0"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})"), "whole numbers"},
+      {four_bytes_of(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,4]})"),
        "whole numbers"},
-      {file_of(entry(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,4]})"),
-               "abcd"),
-       "whole numbers"},
-      {file_of(entry(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,4]})"),
-               "abcd"),
+      {four_bytes_of(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,4]})"),
        "more than any memory"},
-      {file_of(entry(R"({"dtype":"U8","shape":[5],"data_offsets":[0,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[5],"data_offsets":[0,4]})"),
        "got 4 bytes by its offsets, expected 5 for uint8 [5]"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})"),
        "data_offsets are [4, 0]"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4],"data_offsets":[0,2,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[4],"data_offsets":[0,2,4]})"),
        "data_offsets are [0, 2, 4]"},
-      {file_of(entry(R"({"dtype":"U8","shape":[3],"data_offsets":[1,4]})"), "abcd"),
+      {four_bytes_of(R"({"dtype":"U8","shape":[3],"data_offsets":[1,4]})"),
        "begins at byte 1 of the data, expected 0"},
       {file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
@@ -261,7 +246,7 @@ TEST(Safetensors, RejectsNamesThatCannotBeWritten) {
 }
 
 TEST(SafetensorsPython, TheyAndWeReadEachOther) {
-  const test::Python python("numpy, safetensors.numpy");
+  const Python python("numpy, safetensors.numpy");
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   const TempFolder folder;
   const std::string path = folder.path().string();

@@ -1,21 +1,14 @@
 // Which shares replicas had from which step on: looked up, cut, written and read again.
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/data/share_schedule.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
 
 using nlohmann::ordered_json;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 const ShareSchedule kTwo{{{20, {43, 21}}, {60, {40, 24}}}};
 
@@ -39,7 +32,7 @@ TEST(ShareSchedule, IsReadAsItWasWritten) {
 }
 
 std::string shares_refusal(const std::string& text, int replicas = 2) {
-  return test::message_of<UsageError>([&] { ShareSchedule::from_json(text, replicas, "s.json"); });
+  return message_of<UsageError>([&] { ShareSchedule::from_json(text, replicas, "s.json"); });
 }
 
 TEST(ShareSchedule, WhatIsNoneIsNamed) {

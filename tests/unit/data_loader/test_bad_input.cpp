@@ -1,22 +1,18 @@
 // Input that is bad, and the error of the take() that would have used it: file, place in it,
 // sample, batch, epoch and stage. What is seen when a dataset is made is in
 // tests/unit/data_sources.
-
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
 
-#include "tutti/base/error.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/sources/image_folder.h"
 #include "tutti/data/sources/tfrecord.h"
 #include "tutti/data/sources/webdataset.h"
 #include "tutti/data/transforms/transforms.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/record_samples.h"
 #include "tests/unit/data_transforms/photos.h"
 
@@ -24,13 +20,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::MatchesRegex;
 
 const Deadline soon() { return Deadline(Millis{20'000}); }
 
@@ -214,7 +203,7 @@ TEST(BadInput, IsListedOnceHoweverOftenItIsMet) {
     for (int64_t step = 0; step < epoch.num_batches(); ++step) loader.take(step, 0, soon());
   }
   EXPECT_THAT(loader.report().replaced,
-              testing::ElementsAre(AllOf(HasSubstr("row 13"), HasSubstr("of epoch 1"))));
+              ElementsAre(AllOf(HasSubstr("row 13"), HasSubstr("of epoch 1"))));
 }
 
 TEST(BadInput, MayBeReplacedUpToItsShareOfAnEpoch) {

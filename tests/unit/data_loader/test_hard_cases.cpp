@@ -1,8 +1,5 @@
 // Where memory is short, replicas go apart, stages throw what they should not, and replacements
 // have to fit.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,19 +8,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/data/generator.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/loader/registered.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
-
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
 
 constexpr int64_t kLong = 1024;
 

@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -7,21 +5,16 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/generator.h"
 #include "tutti/data/loader/detail/choice.h"
 #include "tutti/data/loader/loader.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
-
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
 
 const Deadline in_time() { return Deadline(Millis{20'000}); }
 

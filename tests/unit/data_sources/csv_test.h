@@ -1,15 +1,12 @@
 /// Tables of text, read as csv() reads files.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/csv.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::data {
@@ -17,19 +14,19 @@ namespace tutti::data {
 class Csv : public testing::Test {
  protected:
   std::filesystem::path put(const std::string& bytes, const std::string& name = "t.csv") {
-    tutti::test::put_bytes(folder_ / name, bytes);
+    put_bytes(folder_ / name, bytes);
     return folder_ / name;
   }
   Dataset open(const std::string& bytes, const CsvOptions& options = {}) {
     return csv(put(bytes), options);
   }
   std::string refusal(const std::string& bytes, const CsvOptions& options = {}) {
-    return tutti::test::message_of<DataError>([&] { open(bytes, options); });
+    return message_of<DataError>([&] { open(bytes, options); });
   }
   std::string misuse(const std::string& bytes, const CsvOptions& options) {
-    return tutti::test::message_of<UsageError>([&] { open(bytes, options); });
+    return message_of<UsageError>([&] { open(bytes, options); });
   }
-  tutti::test::TempFolder folder_;
+  TempFolder folder_;
   int files_ = 0;
 };
 

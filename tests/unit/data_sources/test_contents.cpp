@@ -1,11 +1,8 @@
 // What `tutti data verify` reads of records, value by value.
-#include <gmock/gmock.h>
-
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/contents.h"
@@ -13,7 +10,7 @@
 #include "tutti/data/sources/detail/tar.h"
 #include "tutti/data/sources/mds.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/record_samples.h"
 
@@ -21,15 +18,7 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace test;  // NOLINT(google-build-using-namespace): the oracle's names
 using detail::record_of;
-using testing::AllOf;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 

@@ -1,10 +1,9 @@
 // Tables: how they are written, what they become, and what is wrong in them.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <filesystem>
 #include <string>
 
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/csv_test.h"
 #include "tests/unit/data_sources/rows.h"
 
@@ -12,12 +11,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::message_of;
 
 TEST_F(Csv, NumbersAreXAndTheTargetIsY) {
   const Dataset data = open("a,price,b\n1,10,-2.5\n3e2,20,+.5\n", {.target = "price"});

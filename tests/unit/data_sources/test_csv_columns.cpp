@@ -1,24 +1,14 @@
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/csv_columns.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using tutti::test::elements;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 Dataset columns_of_text(const std::string& text, CsvColumnsOptions options = {}) {
   const TempFolder folder;
@@ -34,8 +24,8 @@ TEST(CsvColumns, EachFieldIsWhatItsValuesAre) {
   ASSERT_EQ(rows.num_samples(), 2);
   std::vector<std::string> said;
   for (const Column& column : rows.columns()) said.push_back(column.to_string());
-  EXPECT_THAT(said, testing::ElementsAre("id int64 []", "size float32 []", "rooms float32 []",
-                                         "view uint8 [?]", "note uint8 [?]"));
+  EXPECT_THAT(said, ElementsAre("id int64 []", "size float32 []", "rooms float32 []",
+                                "view uint8 [?]", "note uint8 [?]"));
   const Epoch epoch = rows.padded_batch(1).epoch({});
   const Batch first = epoch.batch(0), second = epoch.batch(1);
   EXPECT_EQ(first.columns[0].as<int64_t>()[0], 9007199254740993);
@@ -55,9 +45,9 @@ TEST(CsvColumns, WithoutALineOfNames) {
 TEST(CsvColumns, NumbersThatFloat32DoesNotHoldAreNamed) {
   testing::internal::CaptureStderr();
   columns_of_text("id,whole\n16777217,16777217\n0.5,3\n");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("line 2, column id: 16777217 becomes 16777216"),
-                    testing::Not(HasSubstr("whole: "))));
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      AllOf(HasSubstr("line 2, column id: 16777217 becomes 16777216"), Not(HasSubstr("whole: "))));
   EXPECT_THAT(message_of<DataError>([] { columns_of_text("a\n1\n1e300\n"); }),
               HasSubstr("line 3, column a: got 1e300, expected a number that float32 can hold"));
 }

@@ -1,12 +1,11 @@
 // What of a table is learnt, kept, and applied to others: TableSpec; and tables as people have
 // them.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <filesystem>
 #include <numeric>
 #include <string>
 
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/csv_test.h"
 #include "tests/unit/data_sources/rows.h"
 
@@ -14,12 +13,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::message_of;
 
 // Validation, and predictions, through what training has learnt.
 TEST_F(Csv, ReadsOtherFilesAsTheFirst) {

@@ -1,15 +1,12 @@
-#include <gmock/gmock.h>
-
 #include <bit>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/idx.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 #include "tests/unit/data_sources/rows.h"
@@ -18,15 +15,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::gzip;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 // Big-endian, as the format has it.
 template <class T>

@@ -1,14 +1,12 @@
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/image_folder.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/rows.h"
 
@@ -16,15 +14,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::row_of;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 // Photos are whatever their names say: a photo's content is its path here.
 void add(const TempFolder& folder, const std::vector<std::string>& paths) {
@@ -180,7 +169,7 @@ TEST(ImageFolder, ReadsRealPhotos) {
   EXPECT_EQ(train.num_samples(), 140);
   const Dataset held_out = image_folder(folder / "val", {.classes = train.classes()});
   EXPECT_EQ(held_out.num_samples(), 40);
-  EXPECT_THAT(photo(held_out, 39), testing::StartsWith("\xFF\xD8\xFF"));
+  EXPECT_THAT(photo(held_out, 39), StartsWith("\xFF\xD8\xFF"));
 }
 
 }  // namespace

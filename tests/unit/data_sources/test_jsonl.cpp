@@ -1,13 +1,11 @@
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/jsonl.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/rows.h"
 
@@ -15,16 +13,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::row_of;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 class Jsonl : public testing::Test {
  protected:

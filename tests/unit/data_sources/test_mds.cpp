@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <cstring>
 #include <string>
 #include <thread>
@@ -7,25 +5,18 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/mds.h"
 #include "tutti/extras/mds/detail/mds_format.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace test;  // NOLINT(google-build-using-namespace): the oracle's names
 using detail::mds_source;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 const std::vector<std::string> kAllColumns = {"label", "small", "x",     "ids",  "text",
                                               "image", "facts", "score", "half", "digits"};
@@ -136,14 +127,9 @@ TEST(Mds, IndexesThatMakeNoSenseAreRefused) {
     nlohmann::json index = original;
     change(index);
     put_bytes(folder / "mds/index.json", index.dump());
-    try {
-      mds(folder / "mds");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing");
+    return refusal_of<Error>([&] { mds(folder / "mds"); });
   };
-  EXPECT_EQ(failure([](auto&) {}), "nothing");
+  EXPECT_EQ(failure([](auto&) {}), "");
   EXPECT_THAT(failure([](auto& index) { index["version"] = 3; }),
               AllOf(HasSubstr("index.json"), HasSubstr("version 3, expected 2")));
   EXPECT_THAT(failure([](auto& index) { index.erase("shards"); }), HasSubstr("no index of MDS"));

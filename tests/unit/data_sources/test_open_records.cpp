@@ -1,16 +1,13 @@
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/data/sources/tfrecord.h"
 #include "tutti/data/sources/webdataset.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/record_samples.h"
 
@@ -18,12 +15,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 constexpr int64_t kPhotos = 10;
 const auto kWriters = {write_tfrecord, write_webdataset, write_mds};

@@ -1,24 +1,17 @@
-#include <gmock/gmock.h>
-
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/parquet.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data {
 namespace {
 
-using namespace test;  // NOLINT(google-build-using-namespace): the oracle's names
 using detail::parquet_source;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 const std::vector<std::string> kColumns = {"x", "ids", "text", "image", "score", "even", "label"};
 

@@ -1,22 +1,16 @@
 // The formats' own libraries read what is written here: those of .venv, where they are.
-#include <gmock/gmock.h>
-
 #include <string>
 
 #include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/tfrecord.h"
 #include "tutti/data/sources/webdataset.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/python.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data {
 namespace {
-
-using test::Python;
-using test::TempFolder;
-using test::written_columns;
-using test::written_samples;
 
 constexpr int64_t kWritten = 40;
 

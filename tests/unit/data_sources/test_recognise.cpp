@@ -1,14 +1,12 @@
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sources/recognise.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 #include "tests/unit/data_sources/rows.h"
@@ -17,13 +15,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
-using tutti::test::gzip;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
-using tutti::test::zlib;
 
 Recognised recognise_bytes(const std::string& bytes) {
   const TempFolder folder;
@@ -249,8 +240,7 @@ TEST(Recognise, FoldersByWhatIsInThem) {
   const Recognised above = recognise(folder / "photos");
   EXPECT_EQ(above.kind, DataKind::unknown);
   EXPECT_THAT(above.sentence, HasSubstr("give " + (folder / "photos/train").string()));
-  EXPECT_THAT(tutti::test::message_of<DataError>([&] { recognise(folder / "none"); }),
-              HasSubstr("none"));
+  EXPECT_THAT(message_of<DataError>([&] { recognise(folder / "none"); }), HasSubstr("none"));
 }
 
 TEST(Recognise, RealData) {

@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -6,24 +5,16 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/detail/keyed_cache.h"
 #include "tutti/data/sources/detail/record_index.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data::detail {
 namespace {
 
 namespace fs = std::filesystem;
-using test::cut;
-using test::flip_byte;
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using testing::HasSubstr;
 
 // Records are lines here; a counter says how many files were read.
 struct Lines {
@@ -124,7 +115,7 @@ TEST(RecordIndex, LiesInAFolderOfItsOwnOrInMemory) {
   const auto files = indexed_files(paths, lines.plan(other / "not there"));
   EXPECT_EQ(files[1].index.size(), 2);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::AllOf(HasSubstr("stay in memory"), HasSubstr("index_folder")));
+              AllOf(HasSubstr("stay in memory"), HasSubstr("index_folder")));
 }
 
 TEST(RecordIndex, ManyFilesAtOnceAndTheFirstErrorOfThem) {

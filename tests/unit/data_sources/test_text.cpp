@@ -1,12 +1,9 @@
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/data/sources/text.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/rows.h"
 
@@ -14,14 +11,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::values_of;
-using test::words_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using tutti::test::message_of;
-using tutti::test::put_bytes;
-using tutti::test::TempFolder;
 
 class Text : public testing::Test {
  protected:

@@ -1,16 +1,13 @@
-#include <gmock/gmock.h>
-
 #include <string>
 #include <vector>
 
 #include "tutti/base/crc32c.h"
-#include "tutti/base/error.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sources/detail/example.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/tfrecord.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/data/gzip_support.h"
 #include "tests/unit/data_sources/record_samples.h"
 
@@ -18,14 +15,8 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace test;  // NOLINT(google-build-using-namespace): the oracle's names
 using detail::record_of;
 using detail::tfrecord_source;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 std::vector<Feature> all_features() {
   return {{.name = "x", .dtype = DType::float32, .shape = {2, 3}},

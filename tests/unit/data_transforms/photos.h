@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -107,17 +106,6 @@ inline Array image_of(int64_t channels, int64_t height, int64_t width, uint64_t 
   RandomStream random(key);
   for (uint8_t& value : image.as<uint8_t>()) value = static_cast<uint8_t>(random.below(256));
   return image;
-}
-
-// The message of the error that `work` throws.
-template <class E>
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace tutti::data

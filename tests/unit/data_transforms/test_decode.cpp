@@ -1,23 +1,17 @@
 // What decode() takes, and what each bad photo gets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/codec.h"
 #include "tutti/data/transforms/transforms.h"
 
 #include "photos.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Encoded photos of the table, by name.
 std::string photo_named(const std::string& name) {
@@ -38,7 +32,7 @@ std::string photo_named(const std::string& name) {
 }
 
 std::string error_for(const std::string& bytes, const TransformHandle& transform) {
-  return error_of<DataError>([&] { applied(transform, bytes_of(bytes)); });
+  return message_of<DataError>([&] { applied(transform, bytes_of(bytes)); });
 }
 
 TEST(Decode, SaysWhatIsWrongWithAPhoto) {
@@ -126,7 +120,7 @@ TEST(Decode, CropFindsTheEndMissingWhereverItLies) {
   const std::string whole = make_jpeg(300, 300);
   const auto top = transforms::decode_crop(8, {.scale = {0.001, 0.002}});
   for (uint64_t key = 0; key < 20; ++key) {
-    const std::string message = error_of<DataError>(
+    const std::string message = message_of<DataError>(
         [&] { applied(top, bytes_of(whole.substr(0, whole.size() - 100)), key); });
     EXPECT_THAT(message, AllOf(HasSubstr("truncated JPEG"), HasSubstr("300 x 300"),
                                HasSubstr(std::to_string(whole.size() - 100))));

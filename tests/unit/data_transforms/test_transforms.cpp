@@ -1,25 +1,20 @@
 // Names, columns and options of the transforms; flips, jitter, erasing and mixing.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
 
 #include "tutti/base/cpu_variant.h"
-#include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/color.h"
 #include "tutti/data/transforms/detail/mix.h"
 #include "tutti/data/transforms/mix.h"
 #include "tutti/data/transforms/transforms.h"
 
 #include "photos.h"
+#include "tests/support/expect.h"
 
 namespace tutti::data {
 namespace {
 
 using namespace transforms;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 struct Named {
   TransformHandle transform;
@@ -72,7 +67,7 @@ TEST(TransformNames, SayWhatIsDoneAndCanBeReadAgain) {
 
 TEST(TransformNames, WhatCannotBeReadIsSaid) {
   const auto message = [](const char* name) {
-    return error_of<UsageError>([&] { by_name(name); });
+    return message_of<UsageError>([&] { by_name(name); });
   };
   EXPECT_THAT(message("resise(64)"), HasSubstr("did you mean \"resize\"?"));
   EXPECT_THAT(message("decode_crop(64, scael 0 1)"), HasSubstr("did you mean \"scale\"?"));
@@ -84,7 +79,7 @@ TEST(TransformNames, WhatCannotBeReadIsSaid) {
   EXPECT_THAT(message("resize(1,,2)"), HasSubstr("between two commas"));
   EXPECT_THAT(message("decode(gray 1)"), HasSubstr("gray: expected no number"));
   EXPECT_THAT(message("on_column(x, resize(3))"), HasSubstr("expected a column"));
-  EXPECT_THAT(error_of<UsageError>([] { batch_by_name("mixap(3)"); }), HasSubstr("\"mixup\""));
+  EXPECT_THAT(message_of<UsageError>([] { batch_by_name("mixap(3)"); }), HasSubstr("\"mixup\""));
   EXPECT_EQ(batch_by_name("cutmix(10, alpha 0.2)")->name(), "cutmix(10, alpha 0.2)");
   EXPECT_EQ(batch_by_name("mixup(10)")->name(), "mixup(10)");
 }
@@ -130,7 +125,7 @@ TEST(TransformColumns, AreKnownBeforeAnythingIsRead) {
 
 TEST(TransformColumns, ThatDoNotFitAreRefusedWithAdvice) {
   const auto message = [](const TransformHandle& transform, const Column& column) {
-    return error_of<UsageError>([&] { transform->columns({column, kLabel}); });
+    return message_of<UsageError>([&] { transform->columns({column, kLabel}); });
   };
   const Column scaled{.name = "x", .dtype = DType::float32, .shape = {3, 8, 8}};
   const Column bytes{.name = "x", .dtype = DType::uint8, .shape = {3, 8, 8}};
@@ -142,9 +137,9 @@ TEST(TransformColumns, ThatDoNotFitAreRefusedWithAdvice) {
   EXPECT_THAT(message(normalize({0}, {1}), bytes), HasSubstr("expected 1 channels"));
   EXPECT_THAT(message(random_erasing({.noise = true}), bytes), HasSubstr("float32 for noise"));
   EXPECT_THAT(message(on_column(2, to_tensor()), bytes), HasSubstr("there are 2 columns"));
-  EXPECT_THAT(error_of<UsageError>([&] { mixup(2)->columns({bytes, kLabel}); }),
+  EXPECT_THAT(message_of<UsageError>([&] { mixup(2)->columns({bytes, kLabel}); }),
               HasSubstr("to_tensor()"));
-  EXPECT_THAT(error_of<UsageError>([&] { cutmix(2)->columns({scaled}); }), HasSubstr("labels"));
+  EXPECT_THAT(message_of<UsageError>([&] { cutmix(2)->columns({scaled}); }), HasSubstr("labels"));
 }
 
 TEST(OnColumn, LeavesTheOthersAlone) {
@@ -268,7 +263,7 @@ TEST(Mix, BothRowsOfAPairAreMixedAlike) {
     const Sample alone = mix->apply(a, a, true, three);
     EXPECT_EQ(bytes_in(alone.columns[0]), bytes_in(a.columns[0]));
     EXPECT_EQ(alone.columns[1].as<float>()[0], 1);
-    EXPECT_THAT(error_of<DataError>([&] {
+    EXPECT_THAT(message_of<DataError>([&] {
                   Draw draw(1);
                   mix->apply(labelled(a.columns[0], 3), b, false, draw);
                 }),

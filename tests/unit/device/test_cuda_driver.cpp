@@ -1,15 +1,11 @@
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 
 #include "tutti/device/cuda_driver.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 TEST(CudaDriver, SaysWhatEachGpuIs) {
   const DriverFacts facts = driver_facts({TUTTI_FAKE_DRIVER, TUTTI_FAKE_DRIVER});

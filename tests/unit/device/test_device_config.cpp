@@ -1,23 +1,16 @@
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/device/device_config.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using test::message_of;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 const PhysicalDevice kCpu{};

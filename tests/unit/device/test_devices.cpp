@@ -1,22 +1,17 @@
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/typed.h"
 #include "tutti/device/devices.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using test::message_of;
-using testing::HasSubstr;
 
 // Each device apart, as to_string(DeviceSpec) says it.
 std::string each(const std::vector<DeviceSpec>& devices) {
@@ -98,7 +93,7 @@ TEST(ParseDevices, SaysWhatIsWrong) {
   for (const Case& c : cases) {
     const std::string message = message_of<UsageError>([&] { parse_devices(c.text, c.gpus); });
     EXPECT_THAT(message, HasSubstr(c.message)) << c.text;
-    EXPECT_THAT(message, testing::StartsWith(fmt::format("--device {}: ", c.text)));
+    EXPECT_THAT(message, StartsWith(fmt::format("--device {}: ", c.text)));
   }
 }
 

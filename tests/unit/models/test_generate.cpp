@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -7,20 +5,17 @@
 #include <map>
 #include <set>
 
-#include "tutti/base/error.h"
 #include "tutti/models/generate.h"
 #include "tutti/models/gpt.h"
 #include "tutti/train/model/model.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using models::draw_token;
 using models::GenerateOptions;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(Generate, TokensComeAsOftenAsTheirProbabilitiesSay) {
   const std::vector<float> logits{0.0F, 1.5F, -1.0F, 1.5F, 0.5F};
@@ -57,7 +52,7 @@ TEST(Generate, OfEqualOnesTheFirstAreKept) {
 TEST(Generate, WhatIsOutOfRangeIsRefused) {
   const std::vector<float> logits{1, 2};
   const auto refusal = [&](GenerateOptions options) {
-    return test::message_of<UsageError>([&] { draw_token(logits, 0, options); });
+    return message_of<UsageError>([&] { draw_token(logits, 0, options); });
   };
   EXPECT_THAT(refusal({.temperature = 0}), HasSubstr("temperature is 0, must be finite and above"));
   EXPECT_THAT(refusal({.temperature = -1}), HasSubstr("temperature is -1"));
@@ -121,8 +116,7 @@ TEST_F(Writing, TheLikeliestIsTheOneAfterTheTextSoFar) {
 }
 
 TEST_F(Writing, AnEmptyPromptIsRefused) {
-  EXPECT_THAT(test::message_of<UsageError>([&] { written({}, {}); }),
-              HasSubstr("the prompt is empty"));
+  EXPECT_THAT(message_of<UsageError>([&] { written({}, {}); }), HasSubstr("the prompt is empty"));
 }
 
 }  // namespace

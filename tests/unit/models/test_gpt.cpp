@@ -1,25 +1,20 @@
 // models::gpt against a GPT of plain LibTorch, under strategies, and what it refuses.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
-#include "tutti/base/error.h"
 #include "tutti/models/gpt.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/train/model/model.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/plain_gpt.h"
 
 namespace tutti {
 namespace {
 
 using models::GptOptions;
-using test::PlainGpt;
-using ::testing::HasSubstr;
 
 constexpr GptOptions kSmallGpt{
     .vocabulary = 11, .context = 8, .layers = 2, .heads = 2, .features = 12};
@@ -116,7 +111,7 @@ TEST(Gpt, NReplicasTrainTheSameModel) {
 
 TEST(Gpt, OptionsOutOfRangeAreRefused) {
   const auto refusal = [](GptOptions options) {
-    return test::message_of<UsageError>([&] { models::gpt(options); });
+    return message_of<UsageError>([&] { models::gpt(options); });
   };
   EXPECT_THAT(
       refusal({.heads = 5}),

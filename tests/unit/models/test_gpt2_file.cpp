@@ -1,7 +1,5 @@
 // GPT-2 as transformers saves it gives the same logits here: tests/tables/make_gpt2.py writes
 // files.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -10,13 +8,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/models/gpt.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/train/model/weights.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/python.h"
 
 namespace tutti {
@@ -24,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 const fs::path kGpt2 = "tests/tables/gpt2";
 
@@ -54,7 +49,7 @@ TEST(Gpt2File, GivesTheLogitsOfTransformers) {
 }
 
 TEST(Gpt2File, WhatWasLoadedIsSavedAndReadAsAnyModel) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   save_weights(state_of(*loaded_gpt2(kGpt2)), folder / "own.safetensors");
   const auto module = nn::make_module(models::gpt(models::gpt2_options(kGpt2 / "config.json")));
   load_weights(state_of(*module), folder / "own.safetensors");
@@ -63,7 +58,7 @@ TEST(Gpt2File, WhatWasLoadedIsSavedAndReadAsAnyModel) {
 
 // openai-community/gpt2 has no prefix, and the causal mask beside the weights.
 TEST(Gpt2File, NamesOfOldFilesAreKnown) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const data::Safetensors theirs = data::read_safetensors(kGpt2 / "model.safetensors");
   std::vector<data::NamedArray> arrays;
   for (const auto& [name, array] : theirs.arrays)
@@ -79,14 +74,14 @@ TEST(Gpt2File, NamesOfOldFilesAreKnown) {
 
 TEST(Gpt2File, WithoutTransposingItIsRefused) {
   const auto module = nn::make_module(models::gpt(models::gpt2_options(kGpt2 / "config.json")));
-  EXPECT_THAT(test::message_of<DataError>(
-                  [&] { load_weights(state_of(*module), kGpt2 / "model.safetensors"); }),
-              HasSubstr("\"transformer.h.0.attn.c_attn.weight\" is float32 [16, 48] in the file, "
-                        "float32 [48, 16] in the model"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { load_weights(state_of(*module), kGpt2 / "model.safetensors"); }),
+      HasSubstr("\"transformer.h.0.attn.c_attn.weight\" is float32 [16, 48] in the file, "
+                "float32 [48, 16] in the model"));
   const auto before = weights_sha256(state_of(*module));
   auto options = models::gpt2_options(kGpt2 / "config.json");
   options.tied = false;
-  EXPECT_THAT(test::message_of<DataError>([&] {
+  EXPECT_THAT(message_of<DataError>([&] {
                 models::load_gpt2(*nn::make_module(models::gpt(options)),
                                   kGpt2 / "model.safetensors");
               }),
@@ -96,7 +91,7 @@ TEST(Gpt2File, WithoutTransposingItIsRefused) {
 
 // One that was trained untied, with a config that says it is tied (the default).
 TEST(Gpt2File, AHeadThatTheModelTiesIsTheWordsOrAnError) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const data::Safetensors theirs = data::read_safetensors(kGpt2 / "model.safetensors");
   const Array words = *theirs.find("transformer.wte.weight");
   const auto load = [&](const Array& head) {
@@ -112,20 +107,19 @@ TEST(Gpt2File, AHeadThatTheModelTiesIsTheWordsOrAnError) {
   std::vector<float> others(words.as<float>().begin(), words.as<float>().end());
   others.back() += 1;
   EXPECT_THAT(
-      test::message_of<DataError>([&] { load(data::array_of(others, words.shape())); }),
+      message_of<DataError>([&] { load(data::array_of(others, words.shape())); }),
       AllOf(HasSubstr("\"lm_head.weight\" has other values than \"transformer.wte.weight\""),
             HasSubstr("tied")));
-  EXPECT_THAT(
-      test::message_of<DataError>([&] { load(data::array_of(std::vector<float>{1}, {1})); }),
-      HasSubstr("\"lm_head.weight\" has other values"));
+  EXPECT_THAT(message_of<DataError>([&] { load(data::array_of(std::vector<float>{1}, {1})); }),
+              HasSubstr("\"lm_head.weight\" has other values"));
 }
 
 TEST(Gpt2File, OtherModelsAreRefusedByTheirConfig) {
-  const test::TempFolder folder;
-  const std::string config = test::get_bytes(kGpt2 / "config.json");
+  const TempFolder folder;
+  const std::string config = get_bytes(kGpt2 / "config.json");
   const auto refusal = [&](const std::string& from, const std::string& to) {
-    test::put_bytes(folder / "config.json", std::regex_replace(config, std::regex(from), to));
-    return test::message_of<DataError>([&] { models::gpt2_options(folder / "config.json"); });
+    put_bytes(folder / "config.json", std::regex_replace(config, std::regex(from), to));
+    return message_of<DataError>([&] { models::gpt2_options(folder / "config.json"); });
   };
   EXPECT_THAT(refusal("\"model_type\": \"gpt2\"", "\"model_type\": \"llama\""),
               AllOf(HasSubstr("config.json"), HasSubstr("model_type is \"llama\", expected gpt2")));
@@ -138,12 +132,12 @@ TEST(Gpt2File, OtherModelsAreRefusedByTheirConfig) {
 
 // Variants, as the library that is installed writes them.
 TEST(Gpt2Peers, TransformersAndOursGiveTheSameLogits) {
-  const test::Python python("torch, transformers");
+  const Python python("torch, transformers");
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   for (const std::string options :
        {"{}", R"({"tie_word_embeddings": false})", R"({"n_inner": 24, "n_head": 4})",
         R"({"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "n_layer": 3})"}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     python.run("import runpy, sys\nsys.argv = ['make_gpt2.py', '" + folder.path().string() +
                "', '" + options + "']\nrunpy.run_path('tests/tables/make_gpt2.py')\n");
     EXPECT_LT(gpt2_error(*loaded_gpt2(folder.path()), folder.path()), 1e-5) << options;

@@ -1,17 +1,14 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/residual.h"
 #include "tutti/nn/sample_context.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(Resnet18, HalvesFiveTimesAndTakesOneChannel) {
   const auto graph = models::resnet18();
@@ -41,13 +38,12 @@ TEST(Resnets, EndTheirBlocksWithANorm) {
       names.push_back(graph.nodes()[static_cast<size_t>(place)].name);
     return names;
   };
-  EXPECT_THAT(
-      names_of(models::resnet18()),
-      ::testing::ElementsAre("layer1.0.bn2", "layer1.1.bn2", "layer2.0.bn2", "layer2.1.bn2",
-                             "layer3.0.bn2", "layer3.1.bn2", "layer4.0.bn2", "layer4.1.bn2"));
+  EXPECT_THAT(names_of(models::resnet18()),
+              ElementsAre("layer1.0.bn2", "layer1.1.bn2", "layer2.0.bn2", "layer2.1.bn2",
+                          "layer3.0.bn2", "layer3.1.bn2", "layer4.0.bn2", "layer4.1.bn2"));
   const auto deeper = names_of(models::resnet50());
   EXPECT_EQ(deeper.size(), 16U);
-  EXPECT_THAT(deeper, ::testing::Each(::testing::EndsWith(".bn3")));
+  EXPECT_THAT(deeper, Each(EndsWith(".bn3")));
 }
 
 TEST(Zoo, BenchModelsHaveTheSizesOfTheirNames) {
@@ -112,13 +108,8 @@ TEST(Zoo, CnnAndDoodleCnnAreOneModel) {
 }
 
 TEST(Zoo, UnknownNamesAndImpossibleSizesAreAnswered) {
-  try {
-    models::model_by_name("resnet81");
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("resnet81"));
-    EXPECT_THAT(error.what(), HasSubstr("did you mean \"resnet18\""));
-  }
+  EXPECT_THAT(message_of<UsageError>([&] { models::model_by_name("resnet81"); }),
+              AllOf(HasSubstr("resnet81"), HasSubstr("did you mean \"resnet18\"")));
   EXPECT_THROW(models::mlp({.classes = 0}), UsageError);
   EXPECT_THROW(models::alexnet({.width = 0}), UsageError);
   EXPECT_THROW(models::vit({.patch = 5}), UsageError);

@@ -1,15 +1,13 @@
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tutti/nn/sample_context.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/planned.h"
 #include "tests/support/zoo_training.h"
 
 namespace tutti {
 namespace {
-
-using test::SmallNetwork;
 
 class PlannedZoo : public ::testing::TestWithParam<SmallNetwork> {};
 
@@ -21,10 +19,10 @@ TEST_P(PlannedZoo, HasTheBitsOfAutograd) {
   shape.insert(shape.begin(), 3);
   torch::manual_seed(2);
   const nn::SampleContext place({.seed = 1, .step = 0, .first_row = 0});
-  test::expect_planned_is_by_autograd(graph, torch::randn(shape));
+  expect_planned_is_by_autograd(graph, torch::randn(shape));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, PlannedZoo, ::testing::ValuesIn(test::small_zoo()),
+INSTANTIATE_TEST_SUITE_P(Each, PlannedZoo, ::testing::ValuesIn(small_zoo()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PlannedZooNames, TheNetsOfTheShowcaseArePlanned) {

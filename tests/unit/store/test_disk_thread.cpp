@@ -1,25 +1,16 @@
 // DiskThread: in order, told to its owner, and kept by no disk.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/store/disk_thread.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::store {
 namespace {
-
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const Deadline in_a_minute() { return Deadline(Millis{60'000}); }
 

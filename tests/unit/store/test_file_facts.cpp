@@ -1,22 +1,15 @@
 // What a manifest says of files and of itself: damage is found, whatever of it is damaged.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/store/sealed_json.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::store {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 TEST(FileFacts, DamageIsSaid) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto write = [&](const char* text) { write_file_atomically(folder / "a", text); };
   const FileFacts facts{"a", 3, sha256_hex("abc")};
   write("abc");

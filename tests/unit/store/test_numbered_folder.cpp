@@ -1,32 +1,20 @@
 // NumberedFolder: what is in it is whole, and nobody else's.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cerrno>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/store/numbered_folder.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/failing_open.h"
-#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::store {
 namespace {
 
 namespace fs = std::filesystem;
-using test::get_bytes;
-using test::message_of;
-using test::put_bytes;
-using test::TempFolder;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 NumberedFolder cuts(const fs::path& folder) {
   return {folder, {.prefix = "cut-", .digits = 6, .lock = "snapshots.lock"}};
@@ -115,7 +103,7 @@ TEST(NumberedFolder, WhatCannotBeListedJustNowIsAnError) {
   const NumberedFolder all = cuts(folder / "in");
   make(all, 1);
   for (const int error : {EIO, EMFILE, EACCES}) {
-    const test::FailingOpen failing(folder / "in", error);
+    const FailingOpen failing(folder / "in", error);
     EXPECT_THAT(message_of<Error>([&] { all.all(); }), HasSubstr(errno_words(error)));
   }
   EXPECT_THAT(all.all(), ElementsAre(all.whole(1)));
@@ -132,7 +120,7 @@ TEST(NumberedFolder, WhatIsGivenUpGoesWhereTheFolderIsStillTheJobs) {
   all.give_up(1, lock.number() + 1);
   EXPECT_TRUE(fs::exists(all.partial(1))) << "it is another job's";
   {
-    const test::FailingOpen failing("snapshots.lock", EIO);
+    const FailingOpen failing("snapshots.lock", EIO);
     all.give_up(1, lock.number());
     EXPECT_TRUE(fs::exists(all.partial(1))) << "whose it is cannot be said";
   }

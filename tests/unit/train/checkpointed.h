@@ -1,18 +1,16 @@
 /// A small training whose every kind of state is in checkpoints, and what must be equal of two.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/retention.h"
 #include "tutti/train/callbacks/callbacks.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
@@ -112,10 +110,10 @@ inline Trained resumed_in(const std::filesystem::path& folder) {
 /// In the text of a file.
 inline void replace_in(const std::filesystem::path& path, const std::string& from,
                        const std::string& to) {
-  std::string text = test::get_bytes(path);
+  std::string text = get_bytes(path);
   const size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos) << from;
-  test::put_bytes(path, text.replace(at, from.size(), to));
+  put_bytes(path, text.replace(at, from.size(), to));
 }
 
 }  // namespace tutti

@@ -1,27 +1,19 @@
 // fit() with several batches to an update: under every strategy the bits of the parts in turn, and
 // the training of one large batch.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/uneven.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
 
-using test::Uneven;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 TEST(Accumulate, UnevenInputsGiveTheBitsOfThePartsInTurn) {
-  for (const Uneven& uneven : test::uneven_cases({2, 3, 5}))
+  for (const Uneven& uneven : uneven_cases({2, 3, 5}))
     for (const int64_t accumulate : {2, 3}) {
       const auto story = [&](const char* kind) {
-        return test::uneven_story(
+        return uneven_story(
             strategy_of(kind, uneven.replicas), uneven,
             optim::Recipe(optim::adam({.learning_rate = 0.05}), {.global_norm = 0.5}),
             {.accumulate = accumulate}, uneven.batch % 2 == 0);
@@ -123,7 +115,7 @@ TEST(Accumulate, ATrainingThatFailedInTheMiddleOfAGroupLeavesNothingBehind) {
 TEST(Accumulate, NumbersOutOfRangeAreRefused) {
   Model model = small_model(strategy_of("one_device", 1));
   const auto fit = [&](FitOptions options) {
-    return test::message_of<UsageError>([&] { model.fit(three_classes(28).batch(4), options); });
+    return message_of<UsageError>([&] { model.fit(three_classes(28).batch(4), options); });
   };
   EXPECT_THAT(fit({.accumulate = 0}), HasSubstr("accumulate is 0"));
   EXPECT_THAT(fit({.accumulate = -2}), HasSubstr("accumulate is -2"));

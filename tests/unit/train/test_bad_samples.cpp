@@ -1,19 +1,11 @@
 // What fit() and evaluate() say of a sample that they cannot use: which one of the dataset it is.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 data::Dataset with_label(int64_t sample, int64_t label) {
   const auto flat = three_classes(24).batch(24).epoch({}).batch(0);
@@ -29,7 +21,7 @@ Model scored_model(const char* kind, const Loss& loss, std::vector<Metric> metri
 
 std::string told(Model& model, const data::Dataset& data, FitOptions options = {}) {
   options.verbose = 0;
-  return test::message_of<DataError>([&] { model.fit(data, options); });
+  return message_of<DataError>([&] { model.fit(data, options); });
 }
 
 // Of 24 samples in batches of 8: with every seed another step and another replica.
@@ -61,7 +53,7 @@ TEST(BadSamples, ValidationAndEvaluateNameTheBatch) {
                 MatchesRegex("fit, validation after epoch 1, batch [1-5] of 5, replica [0-2]: "
                              ".*: sample 9 of the dataset has label -1, .*"));
     Model other = scored_model(kind, losses::sparse_categorical_crossentropy());
-    EXPECT_THAT(test::message_of<DataError>([&] { other.evaluate(bad); }),
+    EXPECT_THAT(message_of<DataError>([&] { other.evaluate(bad); }),
                 MatchesRegex("evaluate, batch [1-5] of 5, replica [0-2]: .*sample 9 of .*"));
   }
 }
@@ -79,7 +71,7 @@ TEST(BadSamples, MetricsNameTheSample) {
 
 TEST(BadSamples, ABatchOfOnesOwnHasItsRows) {
   Model model = scored_model("mirrored", losses::sparse_categorical_crossentropy());
-  EXPECT_THAT(test::message_of<DataError>([&] {
+  EXPECT_THAT(message_of<DataError>([&] {
                 model.train_on_batch(
                     torch::ones({6, 4}), torch::zeros({6}, torch::kLong),
                     {.sample_weights = torch::tensor({1., 1., 1., 1., 1., -2.}, torch::kFloat)});

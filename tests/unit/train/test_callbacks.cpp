@@ -1,27 +1,18 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/train/callbacks/callbacks.h"
 #include "tutti/train/model/weights.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 constexpr double kNotValidated = -1;
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
@@ -166,7 +157,7 @@ TEST(ModelCheckpoint, NamesFilesByEpochAndValue) {
 }
 
 TEST(Callbacks, BadOptionsAreNamed) {
-  const auto message = [](auto&& make) { return test::message_of<UsageError>(make); };
+  const auto message = [](auto&& make) { return message_of<UsageError>(make); };
   EXPECT_THAT(message([] { callbacks::early_stopping({.patience = -1}); }),
               AllOf(HasSubstr("early_stopping"), HasSubstr("patience = -1")));
   EXPECT_THAT(message([] { callbacks::reduce_on_plateau({.factor = 1}); }),
@@ -225,7 +216,7 @@ TEST(FitCallbacks, ThatThrowAreNamed) {
     const auto fails = [](Training&) { throw std::runtime_error("no disk"); };
     const auto callback = in_step ? callbacks::lambda("mine", {.on_step_end = fails})
                                   : callbacks::lambda("mine", {.on_epoch_end = fails});
-    EXPECT_EQ(test::message_of<Error>([&] {
+    EXPECT_EQ(message_of<Error>([&] {
                 model.fit(three_classes(20).batch(10), {.callbacks = {callback}, .verbose = 0});
               }),
               in_step ? "fit, epoch 1 of 1, step 1 of 2, callback mine: no disk"
@@ -233,7 +224,7 @@ TEST(FitCallbacks, ThatThrowAreNamed) {
     model.fit(three_classes(20).batch(10), {.verbose = 0});  // the model is as good as before
   }
   Model model = small_model(strategy_of("mirrored", 2));
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  EXPECT_THAT(message_of<UsageError>([&] {
                 model.fit(three_classes(20).batch(10),
                           {.callbacks = {callbacks::early_stopping()}, .verbose = 0});
               }),
@@ -241,7 +232,7 @@ TEST(FitCallbacks, ThatThrowAreNamed) {
 }
 
 TEST(FitCallbacks, SaveAndKeepWeightsAfterAnEpochAlone) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::pair<std::string, std::function<void(Training&)>> asks[] = {
       {"save: ", [&](Training& training) { training.save(folder / "weights"); }},
       {"keep_weights: ", [](Training& training) { training.keep_weights(); }},
@@ -250,7 +241,7 @@ TEST(FitCallbacks, SaveAndKeepWeightsAfterAnEpochAlone) {
   for (const auto* kind : {"one_device", "mirrored"})
     for (const auto& [name, ask] : asks) {
       Model model = small_model(strategy_of(kind, 2));
-      EXPECT_THAT(test::message_of<UsageError>([&] {
+      EXPECT_THAT(message_of<UsageError>([&] {
                     model.fit(three_classes(20).batch(10),
                               {.callbacks = {callbacks::lambda("mine", {.on_step_end = ask})},
                                .verbose = 0});
@@ -277,7 +268,7 @@ TEST(FitCallbacks, EndAtALossThatIsNotFinite) {
 }
 
 TEST(FitCallbacks, GoOnInALogThatIsThere) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = small_model(strategy_of("one_device", 1));
   const auto fit = [&](bool append, std::optional<data::Dataset> validation = {}) {
     model.fit(three_classes(20).batch(10),
@@ -290,7 +281,7 @@ TEST(FitCallbacks, GoOnInALogThatIsThere) {
   EXPECT_EQ(fit(true), 2);
   EXPECT_EQ(fit(true), 3);
   EXPECT_EQ(fit(false), 2);
-  EXPECT_THAT(test::message_of<UsageError>([&] { fit(true, three_classes(9).batch(9)); }),
+  EXPECT_THAT(message_of<UsageError>([&] { fit(true, three_classes(9).batch(9)); }),
               HasSubstr("has other columns: epoch,learning_rate,loss,accuracy,top_2_accuracy;"));
 }
 
@@ -314,7 +305,7 @@ TEST(FitCallbacks, GiveBackTheBestWeights) {
 
 // That TensorBoard reads such files is tested beside their writer.
 TEST(FitCallbacks, WriteEventFilesForTensorBoard) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = small_model(strategy_of("mirrored", 2));
   model.fit(three_classes(20).batch(10), {.epochs = 2,
                                           .validation = three_classes(9).batch(9),
@@ -331,11 +322,11 @@ TEST(FitCallbacks, WriteEventFilesForTensorBoard) {
   EXPECT_THAT(text_of("train"), AllOf(HasSubstr("epoch_loss"), HasSubstr("epoch_accuracy"),
                                       HasSubstr("epoch_learning_rate")));
   EXPECT_THAT(text_of("validation"), AllOf(HasSubstr("epoch_loss"), HasSubstr("epoch_accuracy"),
-                                           ::testing::Not(HasSubstr("learning_rate"))));
+                                           Not(HasSubstr("learning_rate"))));
 }
 
 TEST(FitCallbacks, SaveAndLogAndSchedule) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = small_model(strategy_of("mirrored", 2));
   const auto rate = callbacks::learning_rate_scheduler(
       [](int64_t epoch, double) { return epoch == 0 ? 0.01 : 0.005; });
@@ -360,7 +351,7 @@ TEST(FitCallbacks, SaveAndLogAndSchedule) {
 // ---- disks that fail ----
 
 TEST(FitCallbacks, OnAFullDiskTheTrainingGoesOn) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::filesystem::create_symlink("/dev/full", folder / "weights");
   for (const char* kind : {"one_device", "mirrored"}) {
     const auto train = [&](Callbacks given) {
@@ -386,7 +377,7 @@ TEST(FitCallbacks, OnAFullDiskTheTrainingGoesOn) {
 }
 
 TEST(FitCallbacks, WhatALaterWriteHasIsNotLost) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   for (const char* name : {"log.csv", "weights"})
     std::filesystem::create_symlink("/dev/full", folder / name);
   const auto makes_room = [&](Training& training) {
@@ -401,8 +392,8 @@ TEST(FitCallbacks, WhatALaterWriteHasIsNotLost) {
                                callbacks::csv_logger(folder / "log.csv"),
                                callbacks::model_checkpoint({.path = folder / "weights"})},
                  .verbose = 0});
-  EXPECT_THAT(history.lost, ::testing::IsEmpty());
-  EXPECT_THAT(test::get_bytes(folder / "log.csv"),
+  EXPECT_THAT(history.lost, IsEmpty());
+  EXPECT_THAT(get_bytes(folder / "log.csv"),
               AllOf(HasSubstr("\n1,"), HasSubstr("\n2,"), HasSubstr("\n3,")));
   Model loaded = small_model(strategy_of("one_device", 1));
   loaded.load(folder / "weights");
@@ -411,7 +402,7 @@ TEST(FitCallbacks, WhatALaterWriteHasIsNotLost) {
 
 TEST(FitCallbacks, ALogWithoutAFolderIsRefusedBeforeTheFirstStep) {
   Model model = small_model(strategy_of("mirrored", 2));
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  EXPECT_THAT(message_of<UsageError>([&] {
                 model.fit(three_classes(20).batch(10),
                           {.callbacks = {callbacks::csv_logger("/not/there.csv")}, .verbose = 0});
               }),
@@ -420,7 +411,7 @@ TEST(FitCallbacks, ALogWithoutAFolderIsRefusedBeforeTheFirstStep) {
 }
 
 TEST(Callbacks, AProgressBarWritesALineAnEpoch) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::FILE* const out = std::fopen((folder / "log").c_str(), "w");
   Model model = small_model(strategy_of("mirrored", 2));
   model.fit(three_classes(20).batch(8),

@@ -1,6 +1,4 @@
 // Checkpoints as files: what stays, what is damaged, and whatever else is wrong with one is said.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -10,15 +8,14 @@
 #include <optional>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/data/share_schedule.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
-#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
@@ -26,12 +23,6 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 fs::path part_of(const fs::path& checkpoint) { return checkpoint / "part-0-of-1.safetensors"; }
 
@@ -61,7 +52,7 @@ TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
       },
   };
   for (size_t i = 0; i < damages.size(); ++i) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     train_into(folder.path());
     const auto all = trainings_in(folder.path());
     ASSERT_THAT(all, SizeIs(3));
@@ -76,7 +67,7 @@ TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
 }
 
 TEST(CheckpointFiles, WithoutAWholeOneItIsAnError) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   for (const auto& path : trainings_in(folder.path())) flip_a_bit(part_of(path));
   EXPECT_THAT(message_of<DataError>([&] { resumed_in(folder.path()); }),
@@ -102,7 +93,7 @@ void rewrite(const fs::path& checkpoint, Change change) {
   manifest.files[0].sha256 = sha.hex();
   manifest.places.clear();
   for (const auto& entry : part.arrays) manifest.places[entry.name] = manifest.files[0].name;
-  test::put_bytes(checkpoint / "manifest.json", manifest.to_json());
+  put_bytes(checkpoint / "manifest.json", manifest.to_json());
 }
 
 using Arrays = std::vector<data::NamedArray>;
@@ -131,7 +122,7 @@ TEST(CheckpointFiles, WhatNoTrainingHasWrittenIsNotGoneOnFrom) {
        "buffers/1/"},
   };
   for (const auto& [change, words] : changes) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     train_into(folder.path());
     rewrite(trainings_in(folder.path()).back(), change);
     testing::internal::CaptureStderr();
@@ -164,7 +155,7 @@ TEST(CheckpointFiles, StateThatDoesNotFitTheModelIsNamed) {
        "the state of the optimizer does not fit"},
   };
   for (const auto& [change, words] : changes) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     train_into(folder.path());
     const fs::path newest = trainings_in(folder.path()).back();
     rewrite(newest, [&](auto&, Arrays& arrays) { change(arrays); });
@@ -181,7 +172,7 @@ TEST(CheckpointFiles, StateThatDoesNotFitTheModelIsNamed) {
 // What each part remembers only it knows; and a training has all parts of its checkpoint, no
 // others.
 TEST(CheckpointFiles, WordsThatAreNoneOfTheirPartAreNamed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto fit = [&](bool resume) {
     Model model(strategy_of("mirrored", 2), [] { return graph_with_state(); });
     CompileOptions how = adam_and_accuracy();
@@ -214,7 +205,7 @@ TEST(CheckpointFiles, WordsThatAreNoneOfTheirPartAreNamed) {
     CheckpointManifest manifest = sound;
     manifest.kept[part] = words;
     if (words.empty()) manifest.kept.erase(part);
-    test::put_bytes(newest / "manifest.json", manifest.to_json());
+    put_bytes(newest / "manifest.json", manifest.to_json());
     EXPECT_THAT(message_of<Error>([&] { fit(true); }),
                 AllOf(HasSubstr(newest.string()), HasSubstr(refusal)));
     EXPECT_TRUE(fs::exists(newest)) << refusal;
@@ -222,7 +213,7 @@ TEST(CheckpointFiles, WordsThatAreNoneOfTheirPartAreNamed) {
 }
 
 TEST(CheckpointFiles, OfWrongShapesAreNotConvertedEither) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   const fs::path newest = trainings_in(folder.path()).back();
   rewrite(newest, [](auto&, Arrays& all) {
@@ -235,27 +226,27 @@ TEST(CheckpointFiles, OfWrongShapesAreNotConvertedEither) {
 // ---- a disk that fails ----
 
 TEST(CheckpointFiles, OneThatCannotBeReadJustNowIsLeftAsItIs) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   for (const char* file : {"manifest.json", "part-0-of-1.safetensors"})
     for (const int error : {EIO, ESTALE, EMFILE, EACCES}) {
-      const test::FailingOpen failing(file, error);
+      const FailingOpen failing(file, error);
       EXPECT_THAT(message_of<Error>([&] { resumed_in(folder.path()); }),
                   AllOf(HasSubstr("step-000000000012"), HasSubstr(errno_words(error))));
       EXPECT_GT(failing.failed(), 0);
     }
   EXPECT_THAT(damaged_trainings_in(folder.path()), IsEmpty());
-  const test::FailingOpen once(part_of("").string(), ESTALE, 1);
+  const FailingOpen once(part_of("").string(), ESTALE, 1);
   EXPECT_EQ(resumed_in(folder.path()), straight({}));
   EXPECT_EQ(once.failed(), 1);
 }
 
 // A folder that is taken for empty would be begun anew in.
 TEST(CheckpointFiles, AFolderThatCannotBeListedJustNowIsNotBegunAnewIn) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder / "c");
   for (const int error : {EIO, EMFILE, EACCES}) {
-    const test::FailingOpen failing(folder / "c", error);
+    const FailingOpen failing(folder / "c", error);
     EXPECT_THAT(message_of<Error>([&] { resumed_in(folder / "c"); }),
                 AllOf(HasSubstr((folder / "c").string()), HasSubstr(errno_words(error))));
     EXPECT_GT(failing.failed(), 0);
@@ -265,7 +256,7 @@ TEST(CheckpointFiles, AFolderThatCannotBeListedJustNowIsNotBegunAnewIn) {
 
 // Worker 1's, which came to the disk when worker 0 had given that checkpoint up.
 TEST(CheckpointFiles, PartsOfOneThatWasGivenUpDoNotStay) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto lock = std::make_shared<FolderLock>(folder.path(), "checkpoints in");
   const auto write = [&](int64_t step, int worker) {
     write_part({.folder = folder.path(),
@@ -285,7 +276,7 @@ TEST(CheckpointFiles, PartsOfOneThatWasGivenUpDoNotStay) {
 }
 
 TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   const fs::path newest = trainings_in(folder.path()).back();
   replace_in(newest / "manifest.json", "tutti.checkpoint.2", "tutti.checkpoint.9");
@@ -295,7 +286,7 @@ TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
 }
 
 TEST(CheckpointFiles, AreTakenUpWhereNoDiskIsWaitedForBesideTheTraining) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   CheckpointOptions options{.folder = folder.path(), .every_steps = 1, .resume = true};
   options.disk_limit = Millis{0};
   EXPECT_EQ(straight({}, three_epochs(options)), straight({}));
@@ -303,18 +294,18 @@ TEST(CheckpointFiles, AreTakenUpWhereNoDiskIsWaitedForBesideTheTraining) {
 
 // Of a training that is done; what is still being written would come after they are removed.
 TEST(CheckpointFiles, AreNotRemovedAtTheEndWhileADiskHangs) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   CheckpointOptions options{.folder = folder.path(), .every_steps = 4, .remove_at_end = true};
   options.disk_limit = Millis{2'000};
   Model model = checkpointed_model({});
-  const test::HangingOpen hangs(checkpoint_folder(folder.path()).partial(12).filename());
+  const HangingOpen hangs(checkpoint_folder(folder.path()).partial(12).filename());
   const History history = model.fit(samples(), three_epochs(options));
   EXPECT_EQ(history.steps, 12);
   EXPECT_EQ(trainings_in(folder.path()).size(), 2U) << "of steps 4 and 8";
 }
 
 TEST(CheckpointFiles, WhatVerifyReadsIsAllThatWasWritten) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   const TrainingCheckpoint checkpoint(trainings_in(folder.path()).back());
   EXPECT_NO_THROW(checkpoint.verify());
@@ -325,7 +316,7 @@ TEST(CheckpointFiles, WhatVerifyReadsIsAllThatWasWritten) {
 }
 
 TEST(CheckpointFiles, WeightsAreThoseThatSaveWouldWrite) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = checkpointed_model({.replicas = 3});
   model.fit(samples(), three_epochs({.folder = folder.path() / "c"}));
   Model other = checkpointed_model({.kind = "one_device", .replicas = 1});
@@ -334,7 +325,7 @@ TEST(CheckpointFiles, WeightsAreThoseThatSaveWouldWrite) {
 }
 
 TEST(CheckpointFiles, WhatADeadJobWasWritingGoes) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path left = folder.path() / ".step-000000000003.partial";
   fs::create_directories(left);
   std::ofstream(left / "part-0.json") << "{}";
@@ -344,13 +335,13 @@ TEST(CheckpointFiles, WhatADeadJobWasWritingGoes) {
 }
 
 TEST(CheckpointFiles, OnAFullDiskTheTrainingGoesOn) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   testing::internal::CaptureStderr();
   std::string sha256;
   std::vector<std::string> lost;
   {
     Model model = checkpointed_model({});
-    const test::FullDisk full(1000);
+    const FullDisk full(1000);
     lost = model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1})).lost;
     sha256 = model.weights_sha256();
   }
@@ -389,16 +380,16 @@ TEST(CheckpointFiles, AreWrittenAndGoneOnFromWhereADamagedSampleIsReplaced) {
     model.fit(dataset, std::move(options));
     return model.weights_sha256();
   };
-  const test::TempFolder folder;
+  const TempFolder folder;
   const CheckpointOptions checkpoints = {.folder = folder.path(), .every_steps = 5, .resume = true};
   trained(torn(3), replacing(checkpoints, 5));
-  EXPECT_THAT(test::message_of<UsageError>([&] { trained(torn(4), replacing(checkpoints)); }),
+  EXPECT_THAT(message_of<UsageError>([&] { trained(torn(4), replacing(checkpoints)); }),
               HasSubstr("samples from the first to the last, sha256"));
   EXPECT_EQ(trained(torn(3), replacing(checkpoints)), trained(torn(3), replacing()));
 }
 
 TEST(CheckpointFiles, AreWrittenWhereANumberThatIsNoneIsGoneOnFrom) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = checkpointed_model({.optimizer = optim::sgd({.learning_rate = 1e30})});
   FitOptions options = three_epochs({.folder = folder.path(), .every_steps = 1});
   options.on_nan = OnNan::go_on;

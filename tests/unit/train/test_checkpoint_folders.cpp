@@ -1,7 +1,5 @@
 // The folder of a training's checkpoints: whose it is, what somebody does to it meanwhile, and what
 // in it does not fit this training.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -10,12 +8,11 @@
 #include <optional>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/base/folder_lock.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
@@ -23,16 +20,11 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 // ---- whose it is ----
 
 TEST(CheckpointFolders, OneJobAFolder) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const FolderLock other(folder.path(), "checkpoints in");
   EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
               AllOf(HasSubstr("another job writes there"),
@@ -60,7 +52,7 @@ std::string train_and(const fs::path& folder, const std::function<void()>& act) 
 }
 
 TEST(CheckpointFolders, ARemovedFolderComesAgainWithItsLock) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path place = folder / "c";
   const std::string said = train_and(place, [&] { fs::remove_all(place); });
   EXPECT_THAT(
@@ -71,7 +63,7 @@ TEST(CheckpointFolders, ARemovedFolderComesAgainWithItsLock) {
 }
 
 TEST(CheckpointFolders, AFolderThatAnotherJobHasTakenSinceIsNotWrittenTo) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const fs::path place = folder / "c";
   std::optional<FolderLock> other;
   const std::string said = train_and(place, [&] {
@@ -86,7 +78,7 @@ TEST(CheckpointFolders, AFolderThatAnotherJobHasTakenSinceIsNotWrittenTo) {
 }
 
 TEST(CheckpointFolders, AnEarlierTrainingsAreNotWrittenOver) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
               AllOf(HasSubstr("an earlier training has left 3 there"), HasSubstr("resume")));
@@ -107,7 +99,7 @@ class Life {
 };
 
 TEST(CheckpointFolders, ALifeGoesOnFromWhatOneOfItsJobHasWrittenAlone) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const Life first("job a", false);
   train_into(folder.path());
   EXPECT_EQ(TrainingCheckpoint(trainings_in(folder.path())[2]).manifest().lives, "job a");
@@ -117,7 +109,7 @@ TEST(CheckpointFolders, ALifeGoesOnFromWhatOneOfItsJobHasWrittenAlone) {
     const Life other("job b", true);
     EXPECT_THAT(message_of<UsageError>(refused), HasSubstr("an earlier training"));
     EXPECT_EQ(resumed_in(folder.path()).steps, 12);
-    const test::TempFolder unused;
+    const TempFolder unused;
     train_into(unused.path());
   }
   const Life later("job a", true);
@@ -133,7 +125,7 @@ TEST(CheckpointFolders, ALifeGoesOnFromWhatOneOfItsJobHasWrittenAlone) {
 // ---- what does not fit ----
 
 TEST(CheckpointFolders, AnotherModelIsListed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   Model model(strategy_of("mirrored", 2), [] {
     const auto input = nn::input({1, 2, 2});
@@ -147,7 +139,7 @@ TEST(CheckpointFolders, AnotherModelIsListed) {
 }
 
 TEST(CheckpointFolders, EachFieldThatDiffersIsNamed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   const auto refusal = [&](const Setting& c, const data::Dataset& data, uint64_t seed) {
     Model model = checkpointed_model(c);
@@ -192,7 +184,7 @@ data::Dataset changed_at(int64_t row, int64_t count) {
 
 // Also where it is not among the first samples of the epoch.
 TEST(CheckpointFolders, DataThatHasChangedAnywhereIsRefused) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   const auto refusal = [&](const data::Dataset& data, const data::Dataset& validation) {
     Model model = checkpointed_model({});
@@ -210,12 +202,12 @@ TEST(CheckpointFolders, DataThatHasChangedAnywhereIsRefused) {
 
 // Those of a version that looked at the first eight samples alone, and said nothing of shares.
 TEST(CheckpointFolders, OfTheFirstVersionAreComparedByWhatTheyHave) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   for (const auto& path : trainings_in(folder.path())) {
-    auto manifest = CheckpointManifest::from_json(test::get_bytes(path / "manifest.json"), path);
+    auto manifest = CheckpointManifest::from_json(get_bytes(path / "manifest.json"), path);
     manifest.data_sha256 = manifest.validation_sha256 = manifest.given_shares = "";
-    test::put_bytes(path / "manifest.json", manifest.to_json());
+    put_bytes(path / "manifest.json", manifest.to_json());
   }
   const auto go_on = [&](const data::Dataset& data) {
     Model model = checkpointed_model({});
@@ -223,12 +215,7 @@ TEST(CheckpointFolders, OfTheFirstVersionAreComparedByWhatTheyHave) {
     options.epochs = 4;
     options.verbose = 1;
     testing::internal::CaptureStdout();
-    std::string refused;
-    try {
-      model.fit(data, options);
-    } catch (const UsageError& error) {
-      refused = error.what();
-    }
+    const std::string refused = refusal_of<UsageError>([&] { model.fit(data, options); });
     return testing::internal::GetCapturedStdout() + refused;
   };
   const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
@@ -239,7 +226,7 @@ TEST(CheckpointFolders, OfTheFirstVersionAreComparedByWhatTheyHave) {
 }
 
 TEST(CheckpointFolders, AFolderThatCannotBeIsSaid) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::ofstream(folder.path() / "file") << "x";
   EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path() / "file" / "in"); }),
               HasSubstr("cannot be made"));
@@ -253,7 +240,7 @@ TEST(CheckpointFolders, AFolderThatCannotBeIsSaid) {
 }
 
 TEST(CheckpointFolders, OptionsOutOfRangeAreNamed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto refusal = [&](CheckpointOptions options) {
     options.folder = folder.path();
     Model model = checkpointed_model({});

@@ -1,17 +1,13 @@
 // Which checkpoints of a training stay: the newest, the best, and whatever cannot be judged now.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
 
-#include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/retention.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/failing_open.h"
-#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
@@ -19,21 +15,15 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 // It may be the best one.
 TEST(CheckpointFiles, OneWhoseValueCannotBeReadJustNowStays) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path(), {.newest = 100});
   const CheckpointRetention few{
       .newest = 1, .best = 1, .monitor = "val_loss", .higher_is_better = true};
   for (const int error : {EIO, ESTALE, EMFILE, EACCES}) {
-    const test::FailingOpen failing(name_of_checkpoint(4) + "/manifest.json", error);
+    const FailingOpen failing(name_of_checkpoint(4) + "/manifest.json", error);
     EXPECT_THAT(message_of<Error>([&] { remove_old_checkpoints(folder.path(), few); }),
                 AllOf(HasSubstr(name_of_checkpoint(4)), HasSubstr(errno_words(error))));
     EXPECT_GT(failing.failed(), 0);
@@ -45,8 +35,8 @@ TEST(CheckpointFiles, OneWhoseValueCannotBeReadJustNowStays) {
 }
 
 TEST(CheckpointFiles, ThatOldOnesStayForNowIsSaid) {
-  const test::TempFolder folder;
-  const test::FailingOpen once("manifest.json", EIO, 1);
+  const TempFolder folder;
+  const FailingOpen once("manifest.json", EIO, 1);
   testing::internal::CaptureStderr();
   train_into(folder.path(), {.newest = 1, .best = 1});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -58,7 +48,7 @@ TEST(CheckpointFiles, ThatOldOnesStayForNowIsSaid) {
 
 // The best by what was measured after an epoch, of those taken there.
 TEST(CheckpointFiles, TheBestAreThoseOfTheBestEpochs) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = checkpointed_model({});
   FitOptions options =
       three_epochs({.folder = folder.path(), .every_steps = 3, .newest_kept = 1, .best_kept = 2});
@@ -75,7 +65,7 @@ TEST(CheckpointFiles, TheBestAreThoseOfTheBestEpochs) {
 }
 
 TEST(CheckpointFiles, TheHighestAccuracyIsTheBest) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = checkpointed_model({});
   FitOptions options = three_epochs(
       {.folder = folder.path(), .newest_kept = 1, .best_kept = 1, .monitor = "accuracy"});
@@ -92,7 +82,7 @@ TEST(CheckpointFiles, TheHighestAccuracyIsTheBest) {
 }
 
 TEST(CheckpointFiles, ADamagedOldOneStopsNoRetention) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path());
   fs::resize_file(trainings_in(folder.path()).front() / "manifest.json", 40);
   Model model = checkpointed_model({});
@@ -104,12 +94,12 @@ TEST(CheckpointFiles, ADamagedOldOneStopsNoRetention) {
   more.epochs = 5;
   testing::internal::CaptureStderr();
   model.fit(samples(), std::move(more));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(HasSubstr("not written")));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("not written")));
   EXPECT_LE(trainings_in(folder.path()).size(), 2U);
 }
 
 TEST(CheckpointFiles, TheNewestAndTheBestStay) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   train_into(folder.path() / "all", {.newest = 100});
   std::vector<std::pair<double, std::string>> by_loss;
   for (const auto& path : trainings_in(folder.path() / "all")) {
@@ -118,7 +108,7 @@ TEST(CheckpointFiles, TheNewestAndTheBestStay) {
   }
   ASSERT_THAT(trainings_in(folder.path() / "all"), SizeIs(12));
   train_into(folder.path() / "few", {.newest = 1, .best = 1, .monitor = "train_loss"});
-  EXPECT_THAT(trainings_in(folder.path() / "few"), testing::Not(IsEmpty()));
+  EXPECT_THAT(trainings_in(folder.path() / "few"), Not(IsEmpty()));
   EXPECT_LE(trainings_in(folder.path() / "few").size(), 2U);
   EXPECT_EQ(trainings_in(folder.path() / "few").back().filename(), "step-000000000012");
 }

@@ -1,30 +1,23 @@
 // Checkpoints of models with embedding tables: trainings that go on have the rows of those that
 // were not interrupted.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <map>
 #include <tuple>
 
-#include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/nn/sparse_embedding.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/values/sparse_table.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
 namespace tutti::checkpoint_tables {
 namespace {
-
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int64_t kUsers = 40;
 
@@ -113,7 +106,7 @@ TEST(CheckpointTables, RowsGoOnWithTheirStatesAndAges) {
     SCOPED_TRACE(c.rule.name());
     const Outcome straight = trained(c, {});
     for (const int64_t cut : {3, 7, 12}) {
-      const test::TempFolder folder;
+      const TempFolder folder;
       trained(c, {.folder = folder.path(), .every_steps = 2}, cut);
       expect_equal(trained(c, {.folder = folder.path(), .every_steps = 2, .resume = true}),
                    straight);
@@ -124,7 +117,7 @@ TEST(CheckpointTables, RowsGoOnWithTheirStatesAndAges) {
 TEST(CheckpointTables, GoOnUnderAnotherStrategy) {
   const Outcome straight = trained({}, {});
   for (const char* kind : {"one_device", "central_storage"}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     trained({}, {.folder = folder.path(), .every_steps = 2}, 7);
     expect_equal(
         trained({.kind = kind}, {.folder = folder.path(), .every_steps = 2, .resume = true}),
@@ -133,7 +126,7 @@ TEST(CheckpointTables, GoOnUnderAnotherStrategy) {
 }
 
 TEST(CheckpointTables, OfAnotherFormAreAnotherTraining) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   trained({}, {.folder = folder.path(), .every_steps = 2}, 7);
   EXPECT_THAT(message_of<UsageError>([&] {
                 trained({.idle_pushes = 5},
@@ -152,7 +145,7 @@ std::string said_by_load(Model& model, const std::filesystem::path& path) {
 }
 
 TEST(CheckpointTables, LoadTakesTheRows) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const Outcome straight = trained({}, {.folder = folder.path()});
   for (const char* kind : {"one_device", "mirrored", "central_storage"}) {
     SCOPED_TRACE(kind);
@@ -165,7 +158,7 @@ TEST(CheckpointTables, LoadTakesTheRows) {
 }
 
 TEST(CheckpointTables, LoadSaysWhichRowsItDoesNotTakeAndWhy) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const Outcome straight = trained({}, {.folder = folder.path()});
   const auto checkpoint = trainings_in(folder.path()).back();
   const auto expect_said = [&](Model model, const std::filesystem::path& path, auto why) {
@@ -216,8 +209,8 @@ Array with(const Array& array, size_t at, T value) {
 
 TEST(CheckpointTables, AreArraysByAscendingKey) {
   const auto state = Tables().pushed().all.state();
-  EXPECT_THAT(state.at("0/keys").as<uint64_t>(), ::testing::ElementsAre(4, 9));
-  EXPECT_THAT(state.at("0/ages").as<int64_t>(), ::testing::ElementsAre(1, 1));
+  EXPECT_THAT(state.at("0/keys").as<uint64_t>(), ElementsAre(4, 9));
+  EXPECT_THAT(state.at("0/ages").as<int64_t>(), ElementsAre(1, 1));
   EXPECT_EQ(state.at("0/rows").to_string(), "float32 [2, 2]");
   EXPECT_EQ(state.at("0/state/exp_avg_sq").to_string(), "float32 [2, 2]");
   EXPECT_EQ(state.at("0/scalars").as<double>()[9], 1) << "updates of the second row";

@@ -1,19 +1,16 @@
 // Checkpoints of fit: what goes on from one ends as what was never interrupted.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <csignal>
 #include <fstream>
 
-#include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/train/callbacks/callbacks.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/full_disk.h"
-#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
@@ -21,13 +18,6 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 // Trains until `step`, dies, and goes on in another process's place: another model.
 Trained interrupted(const Setting& before, const Setting& after, int64_t step, int64_t every,
@@ -63,7 +53,7 @@ TEST(Checkpoints, TrainingsThatWereCutOffEndAsThoseThatWereNot) {
     SCOPED_TRACE(i);
     // In the middle of an epoch, at its last step, and after a checkpoint of its end.
     for (const int64_t step : i == 0 ? std::vector<int64_t>{3, 4, 6, 9} : std::vector<int64_t>{7}) {
-      const test::TempFolder folder;
+      const TempFolder folder;
       EXPECT_EQ(interrupted(cases[i], cases[i], step, 2, folder.path()), straight(cases[i]));
     }
   }
@@ -84,14 +74,14 @@ TEST(Checkpoints, GoOnWithWhatCompressionKeepsBack) {
     plain.compression = {};
     const Trained whole = straight(threads);
     EXPECT_NE(whole, straight(plain)) << "nothing is compressed";
-    const test::TempFolder folder, other;
+    const TempFolder folder, other;
     EXPECT_EQ(interrupted(threads, threads, 7, 3, folder.path()), whole);
     EXPECT_EQ(interrupted(threads, in_turn, 7, 3, other.path()), whole);
   }
 }
 
 TEST(Checkpoints, AnEpochFromOneToTheNextWhereNothingElseIsSaid) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   EXPECT_EQ(interrupted({}, {}, 7, 0, folder.path()), straight({}));
   std::vector<std::string> names;
   for (const auto& path : trainings_in(folder.path())) names.push_back(path.filename());
@@ -102,7 +92,7 @@ TEST(Checkpoints, GoOnUnderAnotherStrategyWithAsManyReplicas) {
   const std::vector<std::string> kinds = {"mirrored", "one_device", "central_storage"};
   for (const auto& before : kinds)
     for (const auto& after : kinds) {
-      const test::TempFolder folder;
+      const TempFolder folder;
       EXPECT_EQ(interrupted({.kind = before}, {.kind = after}, 6, 1, folder.path()), straight({}))
           << before << " then " << after;
     }
@@ -117,7 +107,7 @@ TEST(Checkpoints, WithAnotherNumberOfReplicasTheSameSamplesFollow) {
   };
   const History whole = train(2, three_epochs());
   for (const int others : {1, 3}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     FitOptions cut = three_epochs({.folder = folder.path(), .every_steps = 1});
     cut.callbacks = cut_after(6);
     EXPECT_THROW(train(2, std::move(cut)), Error);
@@ -132,7 +122,7 @@ TEST(Checkpoints, WithAnotherNumberOfReplicasTheSameSamplesFollow) {
 
 TEST(Checkpoints, MoreStepsAfterAllThatWereAskedFor) {
   for (const int64_t first : {2, 4, 7}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     FitOptions some = three_epochs({.folder = folder.path()});
     some.max_steps = first;
     Model model = checkpointed_model({});
@@ -163,7 +153,7 @@ TEST(Checkpoints, AccumulationAndTheScaleOfLossesGoOn) {
   const auto whole = train(three_epochs());
   ASSERT_GT(whole.second, 1024);
   for (const int64_t cut : {2, 3, 5}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     FitOptions options = three_epochs({.folder = folder.path(), .every_steps = 1});
     options.callbacks = cut_after(cut);
     EXPECT_THROW(train(std::move(options)), Error);
@@ -174,7 +164,7 @@ TEST(Checkpoints, AccumulationAndTheScaleOfLossesGoOn) {
 }
 
 TEST(Checkpoints, ResumeBeginsWhereThereIsNone) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   EXPECT_EQ(straight({}, three_epochs({.folder = folder.path() / "new", .resume = true})),
             straight({}));
 }
@@ -196,7 +186,7 @@ TEST(Checkpoints, CallbacksGoOnToo) {
   const Trained whole = straight({}, options({}, false, -1));
   ASSERT_LT(whole.columns[0].size(), 12U);  // it did stop
   for (const int64_t cut : std::vector<int64_t>{9, 17, whole.steps - 1}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     {
       Model model = checkpointed_model({});
       EXPECT_THROW(model.fit(samples(), options(folder.path(), false, cut)), Error);
@@ -209,7 +199,7 @@ TEST(Checkpoints, CallbacksGoOnToo) {
   for (const Setting& other :
        {Setting{.kind = "one_device", .replicas = 2}, Setting{.kind = "mirrored", .replicas = 3},
         Setting{.kind = "one_device", .replicas = 1}}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     {
       Model model = checkpointed_model({});
       EXPECT_THROW(model.fit(samples(), options(folder.path(), false, whole.steps - 1)), Error);
@@ -223,7 +213,7 @@ TEST(Checkpoints, CallbacksGoOnToo) {
 }
 
 TEST(Checkpoints, CallbacksSeeTheStepsOfTheEpochThatGoesOn) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::vector<std::string> seen;
   const auto record = callbacks::lambda(
       "record", {.on_step_end = [&seen](Training& training) {
@@ -260,7 +250,7 @@ class Remembers final : public Callback {
 };
 
 TEST(Checkpoints, ACallbackWhoseStateIsNoneIsNamed) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto train = [&](std::string state, bool resume) {
     FitOptions options = three_epochs({.folder = folder.path(), .resume = resume});
     options.callbacks = {std::make_shared<Remembers>(std::move(state))};
@@ -268,10 +258,10 @@ TEST(Checkpoints, ACallbackWhoseStateIsNoneIsNamed) {
     model.fit(samples(), std::move(options));
   };
   EXPECT_THAT(message_of<Error>([&] { train("\xff", false); }),
-              ::testing::HasSubstr("callback remembers: state(): "));
+              HasSubstr("callback remembers: state(): "));
   train("all of it", false);
   EXPECT_THAT(message_of<Error>([&] { train("", true); }),
-              ::testing::HasSubstr("callback remembers: restore(): I have forgotten it"));
+              HasSubstr("callback remembers: restore(): I have forgotten it"));
 }
 
 // Adds numbers of the replica's own generator, whose state is in the checkpoint.
@@ -294,7 +284,7 @@ TEST(Checkpoints, NumbersOfAReplicasGeneratorGoOn) {
     return trained_of(model, history);
   };
   for (const std::string after : {"mirrored", "one_device"}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     FitOptions cut = three_epochs({.folder = folder.path(), .every_steps = 1});
     cut.callbacks = cut_after(6);
     EXPECT_THROW(train("mirrored", std::move(cut)), Error);
@@ -315,7 +305,7 @@ TEST(Checkpoints, ScheduleAndRatesGoOn) {
     const History history = model.fit(flat_samples(), std::move(options));
     return trained_of(model, history);
   };
-  const test::TempFolder folder;
+  const TempFolder folder;
   FitOptions cut = three_epochs({.folder = folder.path(), .every_steps = 1});
   cut.callbacks = cut_after(6);
   EXPECT_THROW(train(std::move(cut)), Error);
@@ -326,7 +316,7 @@ TEST(Checkpoints, ScheduleAndRatesGoOn) {
 // ---- asked to end ----
 
 TEST(Checkpoints, AScheduleOfOnesOwnServesTheStepsThatAreMade) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::vector<double> rates(12, 0.01);  // three epochs of four steps
   Model model = checkpointed_model({});
   CompileOptions options = adam_and_accuracy();
@@ -339,7 +329,7 @@ TEST(Checkpoints, AScheduleOfOnesOwnServesTheStepsThatAreMade) {
 }
 
 TEST(Checkpoints, NothingIsSaidToBeSavedThatIsNot) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   FitOptions options = three_epochs({.folder = folder.path()});
   options.verbose = 2;
   options.callbacks = {callbacks::lambda("signal", {.on_step_end = [](Training& training) {
@@ -349,17 +339,16 @@ TEST(Checkpoints, NothingIsSaidToBeSavedThatIsNot) {
   testing::internal::CaptureStdout();
   Model model = checkpointed_model({});
   {
-    const test::FullDisk full(1000);
+    const FullDisk full(1000);
     EXPECT_THROW(model.fit(samples(), std::move(options)), Interrupted);
   }
   remove_stop_handler();
-  EXPECT_THAT(testing::internal::GetCapturedStdout(),
-              ::testing::Not(::testing::HasSubstr("saved step-")));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), Not(HasSubstr("saved step-")));
 }
 
 TEST(Checkpoints, WhoIsAskedToEndSavesBefore) {
   for (const std::string kind : {"mirrored", "one_device"}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     FitOptions options = three_epochs({.folder = folder.path()});
     options.callbacks = {callbacks::lambda("signal", {.on_step_end = [](Training& training) {
                                              if (training.step() == 6) std::raise(SIGTERM);
@@ -376,7 +365,7 @@ TEST(Checkpoints, WhoIsAskedToEndSavesBefore) {
 }
 
 TEST(Checkpoints, WhoIsAskedToEndWhileItValidatesHasTrainedTheEpoch) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   FitOptions options = three_epochs({.folder = folder.path(), .every_steps = 100});
   // After the last step of an epoch nobody looks at the signal before the validation.
   options.callbacks = {callbacks::lambda("signal", {.on_step_end = [](Training& training) {
@@ -398,7 +387,7 @@ TEST(Checkpoints, WhoIsAskedToEndWhileItValidatesHasTrainedTheEpoch) {
 }
 
 TEST(Checkpoints, TimeThatIsUpAsksForAnEnd) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   FitOptions options = three_epochs({.folder = folder.path()});
   options.epochs = 1'000'000;
   options.validation.reset();
@@ -410,11 +399,11 @@ TEST(Checkpoints, TimeThatIsUpAsksForAnEnd) {
   } catch (const Interrupted& end) {
     EXPECT_EQ(end.signal(), SIGTERM);
   }
-  EXPECT_THAT(trainings_in(folder.path()), testing::Not(IsEmpty()));
+  EXPECT_THAT(trainings_in(folder.path()), Not(IsEmpty()));
 }
 
 TEST(Checkpoints, BackupAndRestoreLeavesNothingBehind) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto options = [&](int64_t cut) {
     FitOptions all = three_epochs();
     all.callbacks = {callbacks::backup_and_restore({.folder = folder.path(), .every_steps = 2})};
@@ -423,7 +412,7 @@ TEST(Checkpoints, BackupAndRestoreLeavesNothingBehind) {
   };
   Model model = checkpointed_model({});
   EXPECT_THROW(model.fit(samples(), options(7)), Error);
-  EXPECT_THAT(trainings_in(folder.path()), testing::Not(IsEmpty()));
+  EXPECT_THAT(trainings_in(folder.path()), Not(IsEmpty()));
   EXPECT_EQ(straight({}, options(-1)), straight({}));
   EXPECT_THAT(trainings_in(folder.path()), IsEmpty());
 }

@@ -1,8 +1,7 @@
 // When a replica's threads are said to wait for cores: of wall and CPU time alone.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tutti/train/fit/detail/core_watch.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti::detail {
 namespace {
@@ -35,10 +34,9 @@ TEST(CoreWatch, SaysSoWhereStepsTakeManyTimesTheirCpuTime) {
 }
 
 TEST(CoreWatch, NamesBothTimesAndTheCure) {
-  EXPECT_THAT(
-      waits_for_cores(8.0, 0.5, 4),
-      testing::AllOf(testing::HasSubstr("16 times their CPU time (8.00 s for 0.50 s)"),
-                     testing::HasSubstr("the 4 threads"), testing::HasSubstr("--threads 1")));
+  EXPECT_THAT(waits_for_cores(8.0, 0.5, 4),
+              AllOf(HasSubstr("16 times their CPU time (8.00 s for 0.50 s)"),
+                    HasSubstr("the 4 threads"), HasSubstr("--threads 1")));
 }
 
 }  // namespace

@@ -1,19 +1,11 @@
 // What a first program gets wrong, and the line that says what to write instead.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const char* const kBoth[] = {"one_device", "mirrored"};
 
@@ -29,7 +21,7 @@ data::Dataset with_labels(std::vector<int64_t> shape_of_one) {
 
 std::string fit_refusal(Model& model, const data::Dataset& data, FitOptions options = {}) {
   options.verbose = 0;
-  return test::message_of<UsageError>([&] { model.fit(data, options); });
+  return message_of<UsageError>([&] { model.fit(data, options); });
 }
 
 TEST(Labels, OfEveryIntegerTrainAsInt64Does) {
@@ -77,7 +69,7 @@ TEST(Images, OfBytesAreToBecomeFloatsBeforeTheFirstStepOfAGraph) {
   Model model = small_model(strategy_of("mirrored", 2));
   EXPECT_THAT(fit_refusal(model, byte_images({4}).batch(6)),
               HasSubstr("fit: column 0 (\"x\") is uint8: convert to float32"));
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.predict(byte_images({4}).batch(6)); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.predict(byte_images({4}).batch(6)); }),
               HasSubstr("predict: column 0 (\"x\") is uint8: convert to float32"));
 }
 
@@ -185,15 +177,15 @@ TEST(Shapes, ThatAModelDoesNotTakeNameTheOption) {
 
 TEST(Predict, OfASampleWithoutAnAxisOfSamplesIsRefused) {
   Model graph = small_model(strategy_of("one_device", 1));
-  EXPECT_THAT(test::message_of<UsageError>([&] { graph.predict(torch::ones({4})); }),
+  EXPECT_THAT(message_of<UsageError>([&] { graph.predict(torch::ones({4})); }),
               AllOf(HasSubstr("predict: input 1 of 1 is Float [4]; expected samples of [4]"),
                     HasSubstr("x.unsqueeze(0)")));
-  EXPECT_THAT(test::message_of<UsageError>([&] { graph.predict(torch::ones({})); }),
+  EXPECT_THAT(message_of<UsageError>([&] { graph.predict(torch::ones({})); }),
               HasSubstr("expected [samples, ...]"));
   // A module of one's own, whose layer takes eight numbers for one sample's.
   Model module =
       model_of("one_device", [] { return torch::nn::Sequential(torch::nn::Linear(8, 3)); });
-  EXPECT_THAT(test::message_of<UsageError>([&] { module.predict(torch::ones({8})); }),
+  EXPECT_THAT(message_of<UsageError>([&] { module.predict(torch::ones({8})); }),
               HasSubstr("gave Float [3] for 8 samples; expected an axis of 8 first"));
   EXPECT_EQ(module.predict(torch::ones({1, 8})).sizes(), (std::vector<int64_t>{1, 3}));
   EXPECT_EQ(module.predict(torch::ones({0, 8})).sizes(), (std::vector<int64_t>{0, 3}));
@@ -212,7 +204,7 @@ TEST(Metrics, ThatWouldTakeAllMemoryAreRefusedFirst) {
     const auto input = nn::input({1});
     return nn::Graph(input, nn::linear(kClasses)(input));
   });
-  EXPECT_THAT(test::message_of<UsageError>([&] { graph.compile(options()); }), says);
+  EXPECT_THAT(message_of<UsageError>([&] { graph.compile(options()); }), says);
   // Of a module the width is known by its outputs.
   const auto module = [&] {
     Model made(strategy_of("mirrored", 2),
@@ -222,7 +214,7 @@ TEST(Metrics, ThatWouldTakeAllMemoryAreRefusedFirst) {
   };
   const auto two = data::from_arrays({data::array_of(std::vector<float>(2, 1.0F), {2, 1}),
                                       data::array_of(std::vector<int64_t>(2, 1), {2})});
-  EXPECT_THAT(test::message_of<UsageError>([&] { module().evaluate(two.batch(2)); }), says);
+  EXPECT_THAT(message_of<UsageError>([&] { module().evaluate(two.batch(2)); }), says);
   Model trained = module();
   EXPECT_THAT(fit_refusal(trained, two.batch(2)), says);
 }

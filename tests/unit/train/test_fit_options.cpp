@@ -1,6 +1,4 @@
 // What fit() is told: weights, masks, epochs and steps, rates.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -10,18 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/data/generator.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/padded.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Those of three_classes(), each with a weight.
 data::Dataset weighted(int64_t count, const std::function<float(int64_t)>& weight) {
@@ -92,7 +86,7 @@ TEST(Fit, TakesTheRateOfEachStepFromASchedule) {
     model.compile(std::move(options));
     model.fit(three_classes(20).batch(10), {.epochs = 2, .verbose = 0});
     EXPECT_EQ(model.optimizer().learning_rate(), 0.1 / 4);
-    EXPECT_EQ(test::message_of<UsageError>([&] {
+    EXPECT_EQ(message_of<UsageError>([&] {
                 model.fit(three_classes(20).batch(10),
                           {.callbacks = {callbacks::learning_rate_scheduler(
                                [](int64_t, double) { return 0.1; })},
@@ -103,7 +97,7 @@ TEST(Fit, TakesTheRateOfEachStepFromASchedule) {
     return model.weights_sha256();
   };
   EXPECT_EQ(with_schedule("mirrored"), with_schedule("one_device"));
-  EXPECT_THAT(asked, testing::StartsWith("0 1 2 3 "));
+  EXPECT_THAT(asked, StartsWith("0 1 2 3 "));
   // The same by hand.
   Model model = small_model(strategy_of("one_device", 2));
   const auto by_hand = callbacks::lambda(
@@ -118,7 +112,7 @@ TEST(Fit, TakesTheRateOfEachStepFromASchedule) {
 TEST(Fit, RefusesOptionsThatDoNotFit) {
   Model model = small_model(strategy_of("one_device", 1));
   const auto message = [&](const data::Dataset& data, const FitOptions& options) {
-    return test::message_of<UsageError>([&] { model.fit(data.batch(10), options); });
+    return message_of<UsageError>([&] { model.fit(data.batch(10), options); });
   };
   const auto data = three_classes(20);
   EXPECT_THAT(message(data, {.initial_epoch = 1}), HasSubstr("initial_epoch is 1, must be below"));
@@ -133,7 +127,7 @@ TEST(Fit, RefusesOptionsThatDoNotFit) {
   EXPECT_THAT(message(data, {.class_weight = {{1, 2}, {-1, 2}}}), HasSubstr("has label -1"));
   EXPECT_THAT(message(weighted(20, [](int64_t) { return 1.0F; }), {.class_weight = {{2, 1}}}),
               HasSubstr("give one of them"));
-  EXPECT_THAT(test::message_of<DataError>([&] {
+  EXPECT_THAT(message_of<DataError>([&] {
                 model.fit(weighted(20, [](int64_t i) { return i == 3 ? -1.0F : 1.0F; }).batch(10),
                           {.verbose = 0});
               }),
@@ -194,7 +188,7 @@ TEST(WhatCounts, RefusalsSayWhatToWrite) {
   };
   Model plain = factors_model("one_device", 1, {});
   const auto refusal = [](Model& model, const data::Dataset& batches) {
-    return test::message_of<Error>([&] { model.fit(batches, {.verbose = 0}); });
+    return message_of<Error>([&] { model.fit(batches, {.verbose = 0}); });
   };
   EXPECT_THAT(refusal(plain, masked(mask)),
               AllOf(HasSubstr("the last column is a mask"), HasSubstr(".ignore_label = -100")));
@@ -211,15 +205,15 @@ TEST(WhatCounts, RefusalsSayWhatToWrite) {
 }
 
 TEST(ClassWeights, OfNothingAndBeyondFloatsAreRefused) {
-  EXPECT_THAT(test::message_of<UsageError>(
+  EXPECT_THAT(message_of<UsageError>(
                   [] { losses::sparse_categorical_crossentropy({.class_weights = {0, 0, 0}}); }),
               HasSubstr("all 3 class_weights are 0"));
-  EXPECT_THAT(test::message_of<UsageError>(
+  EXPECT_THAT(message_of<UsageError>(
                   [] { losses::sparse_categorical_crossentropy({.class_weights = {1, 1e39}}); }),
               HasSubstr("class_weights[1] = 1e+39"));
   Model model = small_model(strategy_of("one_device", 1));
   const auto refusal = [&](std::map<int64_t, double> weights) {
-    return test::message_of<UsageError>([&] {
+    return message_of<UsageError>([&] {
       model.fit(three_classes(6).batch(6), {.verbose = 0, .class_weight = std::move(weights)});
     });
   };

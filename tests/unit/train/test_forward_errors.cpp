@@ -1,19 +1,11 @@
 // A forward that fails says which layer, what it got and what it takes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 torch::nn::Sequential layers_for(int64_t features) {
   return torch::nn::Sequential(
@@ -34,7 +26,7 @@ template <class Make>
 std::string told(const char* kind, Make make, const at::Tensor& inputs) {
   Model model(strategy_of(kind, 2), make);
   model.compile({.loss = losses::sparse_categorical_crossentropy()});
-  return test::message_of<UsageError>(
+  return message_of<UsageError>(
       [&] { model.train_on_batch(inputs, torch::zeros({inputs.size(0)}, torch::kLong)); });
 }
 
@@ -62,11 +54,10 @@ TEST(ForwardErrors, ListThePartsOfAModuleOfOnesOwn) {
 
 TEST(ForwardErrors, AreThoseOfEvaluateAndPredictToo) {
   Model model(strategy_of("mirrored", 2), [] { return layers_for(6); });
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.predict(torch::ones({4, 3})); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.predict(torch::ones({4, 3})); }),
               HasSubstr("layer \"0\""));
-  EXPECT_THAT(
-      test::message_of<UsageError>([&] { model.predict(three_classes(6, {2, 2}).batch(4)); }),
-      HasSubstr("got Float [2, 2, 2]"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.predict(three_classes(6, {2, 2}).batch(4)); }),
+              HasSubstr("got Float [2, 2, 2]"));
 }
 
 TEST(ForwardErrors, WhatAModuleThrowsItselfStaysAsItIs) {
@@ -75,7 +66,7 @@ TEST(ForwardErrors, WhatAModuleThrowsItselfStaysAsItIs) {
         torch::nn::Linear(4, 3),
         torch::nn::Functional([](const at::Tensor&) -> at::Tensor { throw DataError("mine"); }));
   });
-  EXPECT_EQ(test::message_of<DataError>([&] { model.predict(torch::ones({4, 4})); }), "mine");
+  EXPECT_EQ(message_of<DataError>([&] { model.predict(torch::ones({4, 4})); }), "mine");
 }
 
 }  // namespace

@@ -1,21 +1,14 @@
 // The gradient norm of a fit: that of plain autograd, in all its columns, gone on from a
 // checkpoint.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <vector>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(GradientNorm, IsThatOfPlainAutograd) {
   const at::Tensor x = torch::randn({30, 4});
@@ -40,7 +33,7 @@ TEST(GradientNorm, IsThatOfPlainAutograd) {
 }
 
 TEST(GradientNorm, ChangesNoBitAndGoesOnWithinAnEpoch) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto fit = [&](const Measures& measures, Callbacks callbacks, CheckpointOptions into) {
     Model model(strategy_of("mirrored", 2), [] { return graph_with_state(); });
     CompileOptions how = adam_and_accuracy();
@@ -60,14 +53,14 @@ TEST(GradientNorm, ChangesNoBitAndGoesOnWithinAnEpoch) {
   EXPECT_EQ(resumed.first, whole.first);
   const auto norms = whole.second.column("gradient_norm");
   EXPECT_EQ(resumed.second.column("gradient_norm"), norms);
-  EXPECT_THAT(norms, ::testing::Each(::testing::Gt(0)));
+  EXPECT_THAT(norms, Each(::testing::Gt(0)));
 }
 
 TEST(GradientNorm, IsRefusedWhereNothingMeasuresIt) {
   Model model(strategy_of("mirrored", 1), [] { return graph_with_state(); });
   CompileOptions how = adam_and_accuracy();
   how.measures = {.gradient_norm = true};
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.compile(how); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.compile(how); }),
               HasSubstr("gradient_norm: it is measured where gradients of replicas are added"));
 }
 

@@ -1,24 +1,16 @@
 // Each part of the recipe for large batches: rates, groups, initial values, and what it refuses.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/large_batch.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Two residual blocks, the second with a projection.
 nn::Graph two_blocks() {
@@ -203,7 +195,7 @@ TEST(LargeBatchWords, SayEachPart) {
 TEST(LargeBatchErrors, NameTheField) {
   const auto refusal = [](const LargeBatch& large, const OptimizerChoice& optimizer,
                           const std::optional<RateSchedule>& schedule = {}) {
-    return test::message_of<UsageError>([&] { compiled_for(large, optimizer, schedule); });
+    return message_of<UsageError>([&] { compiled_for(large, optimizer, schedule); });
   };
   EXPECT_THAT(refusal({.base = 0}, optim::sgd()), HasSubstr("large_batch: base = 0"));
   EXPECT_THAT(refusal({.base_rate = -1}, optim::sgd()), HasSubstr("base_rate = -1"));
@@ -218,7 +210,7 @@ TEST(LargeBatchErrors, NameTheField) {
   Model model = compiled_for({.base = 4}, optim::sgd());
   const at::Tensor x = at::zeros({2, 4});
   const at::Tensor y = at::zeros({2}, at::kLong);
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.train_on_batch(x, y); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.train_on_batch(x, y); }),
               HasSubstr("warm_up is 5 epochs"));
   Model by_steps = compiled_for({.base = 4, .warm_up = {.steps = 3}}, optim::sgd());
   EXPECT_NO_THROW(by_steps.train_on_batch(x, y));

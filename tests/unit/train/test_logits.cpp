@@ -1,20 +1,14 @@
 // Whether outputs are logits: metrics follow the loss, and probabilities that a loss takes for
 // logits are a warning.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
 #include "tutti/train/model/model.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // y = x, or sigmoid(x).
 struct Same : torch::nn::Module {
@@ -90,7 +84,7 @@ TEST(Logits, OtherLossesLeaveMetricsAlone) {
 
 TEST(Logits, WhatContradictsTheLossIsRefused) {
   const auto refused = [](const Metric& metric, bool from_logits) {
-    return test::message_of<UsageError>([&] {
+    return message_of<UsageError>([&] {
       scores_with(losses::binary_crossentropy({.from_logits = from_logits}),
                   {metric.named("mine")});
     });

@@ -1,23 +1,17 @@
 // Losses and weights: tensors without a strategy.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/model/weights.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// What a loss gives for a batch, by kernel and by the obvious way.
 struct Results {
@@ -99,7 +93,7 @@ TEST(CrossEntropy, NamesBadLabelsAndShapes) {
   const auto loss = losses::sparse_categorical_crossentropy();
   const auto output = torch::zeros({2, 3});
   const auto try_it = [&](const at::Tensor& target) {
-    return test::message_of<Error>([&] { fused(loss, output, target, 1); });
+    return message_of<Error>([&] { fused(loss, output, target, 1); });
   };
   EXPECT_THAT(try_it(torch::tensor({0, 3}, torch::kInt64)), HasSubstr("row 1"));
   EXPECT_THAT(try_it(torch::tensor({0, 3}, torch::kInt64)), HasSubstr("label 3"));
@@ -161,7 +155,7 @@ TEST(MeanSquaredError, AgreesWithLibTorchInDouble) {
   expect_equal(loss, torch::randn({3, 4, 5}), torch::randn({3, 4, 5}));
   expect_equal(loss, torch::randn({5, 3}).t(), torch::randn({3, 5}));
   const auto message =
-      test::message_of<Error>([&] { fused(loss, torch::zeros({4, 2}), torch::zeros({4}), 1); });
+      message_of<Error>([&] { fused(loss, torch::zeros({4, 2}), torch::zeros({4}), 1); });
   EXPECT_THAT(message, HasSubstr("[4, 2]"));
 }
 
@@ -171,9 +165,8 @@ TEST(Losses, AFunctionOfTheUsersOwn) {
   });
   expect_equal(absolute, torch::randn({6, 2}), torch::randn({6, 2}));
   const Loss scalar("scalar", [](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
-  EXPECT_THAT(
-      test::message_of<Error>([&] { fused(scalar, torch::zeros({2, 2}), torch::zeros({2}), 1); }),
-      HasSubstr("one value a sample"));
+  EXPECT_THAT(message_of<Error>([&] { fused(scalar, torch::zeros({2, 2}), torch::zeros({2}), 1); }),
+              HasSubstr("one value a sample"));
 }
 
 // ---- weights ----
@@ -247,7 +240,7 @@ TEST(Weights, AFileThatDoesNotFitIsDescribedAndChangesNothing) {
                path);
   auto module = small();
   const auto before = weights_sha256(state_of(*module));
-  const auto message = test::message_of<Error>([&] { load_weights(state_of(*module), path); });
+  const auto message = message_of<Error>([&] { load_weights(state_of(*module), path); });
   EXPECT_THAT(message, HasSubstr("\"0.weight\" is float32 [2, 4] in the file, float32 [2, 3]"));
   EXPECT_THAT(message, HasSubstr("\"0.bias\" is float64 [2] in the file"));
   EXPECT_THAT(message, HasSubstr("\"1.weight\", float32 [2] in the model, is not in the file"));
@@ -277,7 +270,7 @@ TEST(Weights, TiedParametersAreSavedOnceAndLoadUnderBothNames) {
   both.parameters.back().second = module.first->weight + 1;
   save_weights(both, path);
   const auto before = weights_sha256(state);
-  EXPECT_THAT(test::message_of<DataError>([&] { load_weights(state, path, all_names(module)); }),
+  EXPECT_THAT(message_of<DataError>([&] { load_weights(state, path, all_names(module)); }),
               AllOf(HasSubstr("\"second.tied\" has other values than \"first.weight\" in the file"),
                     HasSubstr("tied")));
   EXPECT_EQ(weights_sha256(state), before);

@@ -1,24 +1,18 @@
 // Losses: weights of samples, options, and input that does not fit.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "tutti/base/error.h"
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/metrics/metrics.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// Output and target, [6, 3], that every loss but the sparse one takes.
 struct Pair {
@@ -102,7 +96,7 @@ TEST(LossWeights, OfAnotherLengthOrDtypeAreRefused) {
     for (const auto& weights : {torch::ones({5}), torch::ones({6, 1}), torch::ones({}),
                                 torch::ones({6}, torch::kInt64)}) {
       double total = 0;
-      const auto message = test::message_of<UsageError>(
+      const auto message = message_of<UsageError>(
           [&] { loss.kernel().scaled_sum(output, target, 1, total, weights); });
       EXPECT_THAT(message, HasSubstr("expected floating [6], one a sample"));
       EXPECT_THROW(loss.kernel().add_to(output, target, total, weights), UsageError);
@@ -142,22 +136,22 @@ TEST(LossOptions, OutOfRangeAreNamedWithTheRange) {
     const auto names_it = AllOf(HasSubstr(fmt::format("label_smoothing = {}", smoothing)),
                                 HasSubstr("0 <= label_smoothing < 1"));
     const losses::CrossentropyOptions options{.label_smoothing = smoothing};
-    EXPECT_THAT(test::message_of<UsageError>([&] { losses::categorical_crossentropy(options); }),
+    EXPECT_THAT(message_of<UsageError>([&] { losses::categorical_crossentropy(options); }),
                 AllOf(HasSubstr("categorical_crossentropy"), names_it));
-    EXPECT_THAT(test::message_of<UsageError>([&] { losses::binary_crossentropy(options); }),
+    EXPECT_THAT(message_of<UsageError>([&] { losses::binary_crossentropy(options); }),
                 AllOf(HasSubstr("binary_crossentropy"), names_it));
-    EXPECT_THAT(test::message_of<UsageError>([&] {
+    EXPECT_THAT(message_of<UsageError>([&] {
                   losses::sparse_categorical_crossentropy({.label_smoothing = smoothing});
                 }),
                 AllOf(HasSubstr("sparse_categorical_crossentropy"), names_it));
   }
   for (const double delta : {0.0, -1.0, infinite, nan}) {
-    EXPECT_THAT(test::message_of<UsageError>([&] { losses::huber({.delta = delta}); }),
+    EXPECT_THAT(message_of<UsageError>([&] { losses::huber({.delta = delta}); }),
                 AllOf(HasSubstr(fmt::format("huber: delta = {}", delta)),
                       HasSubstr("a finite number > 0")));
   }
   for (const double weight : {-1.0, infinite, nan}) {
-    EXPECT_THAT(test::message_of<UsageError>([&] {
+    EXPECT_THAT(message_of<UsageError>([&] {
                   losses::sparse_categorical_crossentropy({.class_weights = {1, weight}});
                 }),
                 AllOf(HasSubstr(fmt::format("class_weights[1] = {}", weight)),
@@ -168,7 +162,7 @@ TEST(LossOptions, OutOfRangeAreNamedWithTheRange) {
 TEST(LossOptions, ThereIsOneWeightAClass) {
   const auto loss = losses::sparse_categorical_crossentropy({.class_weights = {1, 2}});
   double total = 0;
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  EXPECT_THAT(message_of<UsageError>([&] {
                 loss.kernel().scaled_sum(torch::zeros({2, 3}), torch::zeros({2}, torch::kInt64), 1,
                                          total);
               }),
@@ -179,7 +173,7 @@ TEST(LossInput, ThatDoesNotFitIsDescribed) {
   const auto try_it = [](const Loss& loss, const at::Tensor& output, const at::Tensor& target) {
     double total = 0;
     const auto message =
-        test::message_of<UsageError>([&] { loss.kernel().scaled_sum(output, target, 1, total); });
+        message_of<UsageError>([&] { loss.kernel().scaled_sum(output, target, 1, total); });
     EXPECT_THAT(message, HasSubstr(loss.name() + ": got output"));
     EXPECT_EQ(total, 0);
     return message;
@@ -251,7 +245,7 @@ TEST(LossNames, GiveTheLossOrTheNearestName) {
   EXPECT_EQ(losses::loss_by_name("huber").name(), "huber");
   EXPECT_EQ(losses::loss_names().size(), 15U);
   EXPECT_TRUE(std::ranges::is_sorted(losses::loss_names()));
-  const auto message = test::message_of<UsageError>([] { losses::loss_by_name("log_kosh"); });
+  const auto message = message_of<UsageError>([] { losses::loss_by_name("log_kosh"); });
   EXPECT_THAT(message, AllOf(HasSubstr("unknown loss \"log_kosh\""),
                              HasSubstr("did you mean \"log_cosh\""), HasSubstr("poisson")));
 }

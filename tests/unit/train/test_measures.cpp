@@ -1,7 +1,5 @@
 // Metrics, History and Progress: what needs no tensors.
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -13,17 +11,14 @@
 #include <limits>
 #include <random>
 
-#include "tutti/base/error.h"
 #include "tutti/train/metrics/metrics.h"
 #include "tutti/train/report/history.h"
 #include "tutti/train/report/progress.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 MetricSum measure(const Metric& metric, const std::vector<float>& outputs,
                   const std::vector<int64_t>& labels) {

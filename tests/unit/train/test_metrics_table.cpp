@@ -1,8 +1,5 @@
 // Metrics against tests/tables/metrics.json: what scikit-learn and Keras say (make_metrics.py), all
 // samples at once and in parts whose states are added. And what the table has not: errors, NaN.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <fstream>
@@ -12,20 +9,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/train/metrics/metrics.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using metrics::Curve;
 using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Samples with memory of their own.
 struct Samples {
@@ -107,7 +99,7 @@ Metric metric_of(const std::string& name) {
 void expect_near(const Matrix& got, const Matrix& expected, double tolerance) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t row = 0; row < got.size(); ++row)
-    EXPECT_THAT(got[row], ::testing::Pointwise(::testing::DoubleNear(tolerance), expected[row]));
+    EXPECT_THAT(got[row], ::testing::Pointwise(DoubleNear(tolerance), expected[row]));
 }
 
 TEST(MetricsTable, AgreesWithScikitLearnAndKerasInOnePieceAndInParts) {
@@ -195,12 +187,11 @@ TEST(Metrics, AreFoundByName) {
   EXPECT_EQ(metric_by_name("top_7_accuracy").name(), "top_7_accuracy");
   EXPECT_EQ(metric_by_name("map_at_12").name(), "map_at_12");
   for (const char* wrong : {"acuracy", "top__accuracy", "top_x_accuracy", "map_at_", "map_at_3x"})
-    EXPECT_THAT(test::message_of<UsageError>([&] { metric_by_name(wrong); }),
+    EXPECT_THAT(message_of<UsageError>([&] { metric_by_name(wrong); }),
                 HasSubstr("unknown metric"));
-  EXPECT_THAT(test::message_of<UsageError>([] { metric_by_name("acuracy"); }),
+  EXPECT_THAT(message_of<UsageError>([] { metric_by_name("acuracy"); }),
               AllOf(HasSubstr("did you mean \"accuracy\""), HasSubstr("r2_score")));
-  EXPECT_THAT(test::message_of<UsageError>([] { metric_by_name("map_at_0"); }),
-              HasSubstr("k is 0"));
+  EXPECT_THAT(message_of<UsageError>([] { metric_by_name("map_at_0"); }), HasSubstr("k is 0"));
 }
 
 TEST(Metrics, MayBeNamedAnew) {
@@ -211,7 +202,7 @@ TEST(Metrics, MayBeNamedAnew) {
 
 TEST(Metrics, OptionsOutOfRangeAreErrors) {
   const auto message = [](const std::function<Metric()>& make) {
-    return test::message_of<UsageError>(make);
+    return message_of<UsageError>(make);
   };
   EXPECT_THAT(message([] { return metrics::map_at_k(0); }), HasSubstr("map_at_k: k is 0"));
   EXPECT_THAT(message([] { return metrics::auc({.num_thresholds = 1}); }),
@@ -247,7 +238,7 @@ TEST(Metrics, SamplesThatDoNotFitAreErrors) {
       {metrics::recall({.only = 0}), binary, "recall_of_0: class 0, but the model gives 1"},
   };
   for (const auto& c : cases)
-    EXPECT_THAT(test::message_of<UsageError>([&] { state_of_all(c.metric, c.samples); }),
+    EXPECT_THAT(message_of<UsageError>([&] { state_of_all(c.metric, c.samples); }),
                 HasSubstr(c.words));
   const struct {
     Metric metric;
@@ -265,14 +256,14 @@ TEST(Metrics, SamplesThatDoNotFitAreErrors) {
        "not a number"},
   };
   for (const auto& c : bad_values)
-    EXPECT_THAT(test::message_of<DataError>([&] { state_of_all(c.metric, c.samples); }),
+    EXPECT_THAT(message_of<DataError>([&] { state_of_all(c.metric, c.samples); }),
                 HasSubstr(c.words));
 }
 
 TEST(Metrics, AStateOfAnotherWidthIsAnError) {
   const Metric metric = metrics::confusion_matrix();
   std::array<double, 4> state{};
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  EXPECT_THAT(message_of<UsageError>([&] {
                 metric.add(Samples{.outputs = {1, 2, 3}, .labels = {1}, .width = 3}.rows(0, 1),
                            state);
               }),

@@ -1,26 +1,19 @@
 // Model under the strategies of one process.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <atomic>
 #include <cmath>
 #include <csignal>
 
-#include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/nn/graph.h"
 #include "tutti/train/model/model.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // The linear regression of the tf.distribute guide: one unit, all data (1, 1), SGD 0.01. With
 // e = w + b - 1, a step gives e' = e (1 - 0.04), and its loss is e^2.
@@ -112,7 +105,7 @@ TEST(Model, EvaluateIsExactWithPartialAndEmptyParts) {
   EXPECT_NEAR(scores.loss, torch::cross_entropy_loss(logits, y).item<double>(), 1e-6);
   EXPECT_DOUBLE_EQ(scores.at("accuracy"), (logits.argmax(1) == y).sum().item<double>() / 7);
   EXPECT_EQ(scores.samples, 7);
-  EXPECT_THAT(test::message_of<Error>([&] { scores.at("acuracy"); }),
+  EXPECT_THAT(message_of<Error>([&] { scores.at("acuracy"); }),
               HasSubstr("did you mean \"accuracy\""));
   EXPECT_TRUE(torch::allclose(model.predict(data), logits, 1e-6, 1e-7));
   EXPECT_TRUE(
@@ -145,7 +138,7 @@ TEST(Model, MetricsAreThoseOfOneDeviceWithAnyReplicas) {
     for (const auto& row : one.matrix("confusion_matrix")) all += row[0] + row[1] + row[2];
     EXPECT_EQ(all, static_cast<double>(count));
     EXPECT_EQ(one.at("labels"), count == 1 ? 0 : 0.9);
-    EXPECT_THAT(test::message_of<UsageError>([&] { (void)one.matrix("accuracy"); }),
+    EXPECT_THAT(message_of<UsageError>([&] { (void)one.matrix("accuracy"); }),
                 HasSubstr("confusion_matrix"));
     for (const auto& other : {scores_of("mirrored", 3), scores_of("one_device", 3)}) {
       EXPECT_EQ(other.metrics, one.metrics);
@@ -192,7 +185,7 @@ TEST(Model, MetricsNeedTheirTargets) {
   CompileOptions options = adam_and_accuracy();
   options.metrics = {metrics::auc()};
   model.compile(options);
-  EXPECT_THAT(test::message_of<Error>([&] { model.evaluate(three_classes(6).batch(6)); }),
+  EXPECT_THAT(message_of<Error>([&] { model.evaluate(three_classes(6).batch(6)); }),
               HasSubstr("metric auc: needs 1 output a sample, the model gives 3"));
 }
 
@@ -284,7 +277,7 @@ TEST(Model, StopsWhenTheLossIsNotFinite) {
         EXPECT_TRUE(std::isnan(model.fit(data, options).last("train_loss")));
         continue;
       }
-      const auto message = test::message_of<Error>([&] { model.fit(data, options); });
+      const auto message = message_of<Error>([&] { model.fit(data, options); });
       EXPECT_THAT(message, HasSubstr("epoch 1 of 2, step 2 of 3")) << kind;
       EXPECT_THAT(message, HasSubstr(": loss of sample 13 of the dataset has nan"));
       EXPECT_EQ(model.optimizer().version(), 1);
@@ -334,7 +327,7 @@ TEST(Model, AnErrorInOneReplicaIsThrownOnce) {
   Model model = small_model(strategy_of("mirrored", 2));
   const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
   flat.columns[1].as<int64_t>()[11] = 5;
-  EXPECT_THAT(test::message_of<Error>(
+  EXPECT_THAT(message_of<Error>(
                   [&] { model.fit(data::from_arrays(flat.columns).batch(12), {.verbose = 0}); }),
               HasSubstr("label 5"));
 }
@@ -360,9 +353,9 @@ data::Dataset one_pixel_images(int64_t count) {
 TEST(Model, ABatchNormOfOneValueIsRefusedBeforeTheFirstStep) {
   Model one = one_pixel_model({.kind = "one_device", .threads_per_replica = 1});
   EXPECT_THAT(
-      test::message_of<UsageError>([&] { one.fit(one_pixel_images(13).batch(6), {.verbose = 0}); }),
-      testing::AllOf(HasSubstr("\"bn\""), HasSubstr("1 sample of the last batch of 1"),
-                     HasSubstr("batch size of 7")));
+      message_of<UsageError>([&] { one.fit(one_pixel_images(13).batch(6), {.verbose = 0}); }),
+      AllOf(HasSubstr("\"bn\""), HasSubstr("1 sample of the last batch of 1"),
+            HasSubstr("batch size of 7")));
   EXPECT_EQ(one.optimizer().version(), 0);
   // The last batch is not met; there is none of one sample.
   EXPECT_EQ(one.fit(one_pixel_images(13).batch(6), {.max_steps = 2, .verbose = 0}).steps, 2);
@@ -371,11 +364,10 @@ TEST(Model, ABatchNormOfOneValueIsRefusedBeforeTheFirstStep) {
 
   Model two = one_pixel_model({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
   EXPECT_THAT(
-      test::message_of<UsageError>([&] { two.fit(one_pixel_images(12).batch(3), {.verbose = 0}); }),
-      testing::AllOf(HasSubstr("replica 1 of 2"), HasSubstr("batches of 3"),
-                     HasSubstr("batch size of 4")));
+      message_of<UsageError>([&] { two.fit(one_pixel_images(12).batch(3), {.verbose = 0}); }),
+      AllOf(HasSubstr("replica 1 of 2"), HasSubstr("batches of 3"), HasSubstr("batch size of 4")));
   EXPECT_THAT(
-      test::message_of<UsageError>([&] { two.fit(one_pixel_images(3).batch(3), {.verbose = 0}); }),
+      message_of<UsageError>([&] { two.fit(one_pixel_images(3).batch(3), {.verbose = 0}); }),
       HasSubstr("no batch size"));
   EXPECT_EQ(two.fit(one_pixel_images(12).batch(4), {.verbose = 0}).steps, 3);
 }
@@ -423,15 +415,13 @@ TEST(Model, EvaluationLeavesEveryModuleInTheModeItWasIn) {
 TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
   const auto good = three_classes(12).batch(6);
   Model fresh(strategy_of("mirrored", 2), [] { return small_graph(); });
-  EXPECT_THAT(test::message_of<Error>([&] { fresh.fit(good); }), HasSubstr("call compile() first"));
-  EXPECT_THAT(test::message_of<Error>([&] { fresh.evaluate(good); }),
-              HasSubstr("call compile() first"));
-  EXPECT_THAT(test::message_of<Error>([&] { fresh.optimizer(); }),
-              HasSubstr("call compile() first"));
+  EXPECT_THAT(message_of<Error>([&] { fresh.fit(good); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(message_of<Error>([&] { fresh.evaluate(good); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(message_of<Error>([&] { fresh.optimizer(); }), HasSubstr("call compile() first"));
 
   Model model = small_model(strategy_of("mirrored", 2));
   const auto fit = [&](const data::Dataset& data, FitOptions options = {}) {
-    return test::message_of<Error>([&] { model.fit(data, options); });
+    return message_of<Error>([&] { model.fit(data, options); });
   };
   EXPECT_THAT(fit(three_classes(12)), HasSubstr("call batch(n) last"));
   EXPECT_THAT(fit(three_classes(12).take(0).batch(6)), HasSubstr("no samples"));

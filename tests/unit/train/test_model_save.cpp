@@ -1,18 +1,13 @@
 // What a model's file holds.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 
-#include "tutti/base/error.h"
 #include "tutti/nn/sparse_embedding.h"
 
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(ModelSave, AndLoadGiveTheSameWeights) {
   const auto path = std::filesystem::path(::testing::TempDir()) / "tutti_model_test.safetensors";

@@ -1,6 +1,4 @@
 // fit() with shares that move: by speed, by what that recorded, and from a checkpoint on.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -8,16 +6,11 @@
 
 #include "tutti/strategy/moving_shares.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/checkpointed.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 // Replica 0 computes a row in a tenth of the others' time.
 struct UnlikeNet : torch::nn::Module {
@@ -77,11 +70,11 @@ Trained unlike_training(const StrategyOptions& options, const FitOptions& fit = 
 }
 
 data::ShareSchedule recorded(const std::string& path) {
-  return data::ShareSchedule::from_json(test::get_bytes(path), 2, path);
+  return data::ShareSchedule::from_json(get_bytes(path), 2, path);
 }
 
 TEST(FitBySpeed, HasTheBitsOfOneDeviceByItsRecord) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string record = folder / "shares.json";
   const Trained trained = unlike_training(by_speed_into(record));
   const data::ShareSchedule schedule = recorded(record);
@@ -96,7 +89,7 @@ TEST(FitBySpeed, HasTheBitsOfOneDeviceByItsRecord) {
 // What was cut off by a change is as much as what a checkpoint cuts off.
 TEST(FitBySpeed, GoesOnFromACheckpointWithTheSharesThatItHad) {
   for (const int64_t step : {4, 11, 13}) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     const std::string record = folder / "shares.json";
     const CheckpointOptions checkpoints{
         .folder = folder / "checkpoints", .every_steps = 2, .resume = true};
@@ -138,7 +131,7 @@ StrategyOptions with_shares(const Shares& shares) {
 
 // What is said as it goes on after 4 steps.
 std::string said_as_it_goes_on(const Shares& then, const Shares& now) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto fit = [&](const Shares& shares, int64_t steps) {
     Model model(Strategy(with_shares(shares)), [] { return graph_with_state(); });
     model.compile(adam_and_accuracy());
@@ -156,9 +149,9 @@ std::string said_as_it_goes_on(const Shares& then, const Shares& now) {
 }
 
 TEST(CheckpointsOfShares, SayWhereOthersMakeOtherBits) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto file_of = [&](const char* name, const data::ShareSchedule& schedule) {
-    test::put_bytes(folder / name, schedule.to_json(2));
+    put_bytes(folder / name, schedule.to_json(2));
     return Shares{.file = folder / name};
   };
   const Shares equal, two_one{.numbers = {2, 1}}, one_two{.numbers = {1, 2}},
@@ -197,12 +190,11 @@ TEST(CheckpointsOfShares, SayWhereOthersMakeOtherBits) {
 // Changes before the first batch of an epoch, within it, and in the middle of an update's batches,
 // which is none.
 TEST(FitByAFile, IsTheSameEverywhere) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string record = folder / "shares.json";
   for (const int64_t accumulate : {1, 2}) {
-    test::put_bytes(
-        record,
-        data::ShareSchedule{{{0, {5, 3}}, {2, {3, 5}}, {3, {7, 9}}, {7, {1, 1}}}}.to_json(2));
+    put_bytes(record,
+              data::ShareSchedule{{{0, {5, 3}}, {2, {3, 5}}, {3, {7, 9}}, {7, {1, 1}}}}.to_json(2));
     FitOptions options = ten_epochs();
     options.accumulate = accumulate;
     const Trained in_turn = unlike_training(as_recorded("one_device", record), options);
@@ -216,15 +208,15 @@ TEST(FitByAFile, IsTheSameEverywhere) {
 
 // Weights of one device, where shares are what they always were.
 TEST(FitByAFile, WithoutChangesIsTheTrainingWithEqualShares) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string record = folder / "shares.json";
-  test::put_bytes(record, data::ShareSchedule().to_json(2));
+  put_bytes(record, data::ShareSchedule().to_json(2));
   EXPECT_EQ(unlike_training(as_recorded("mirrored", record)),
             unlike_training(two_replicas("mirrored")));
 }
 
 std::string refusal_of_fit(Model& model, const data::Dataset& data, const FitOptions& options) {
-  return test::message_of<UsageError>([&] { model.fit(data, options); });
+  return message_of<UsageError>([&] { model.fit(data, options); });
 }
 
 TEST(FitWithShares, RefusesThoseThatLeaveAReplicaNothing) {
@@ -233,7 +225,7 @@ TEST(FitWithShares, RefusesThoseThatLeaveAReplicaNothing) {
   Model model = unlike_model(options);
   EXPECT_THAT(refusal_of_fit(model, shared_samples(), {.verbose = 0}),
               HasSubstr("fit: the shares [1000, 1] leave replica 1 of 2 none of the 16 rows"));
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model alone = unlike_model(by_speed_into(folder / "shares.json"));
   EXPECT_THAT(refusal_of_fit(alone, pictures(9).batch(1), {.verbose = 0}),
               AllOf(HasSubstr("a global batch of 1 has less than a row for each of the 2"),
@@ -243,9 +235,9 @@ TEST(FitWithShares, RefusesThoseThatLeaveAReplicaNothing) {
 }
 
 TEST(FitWithShares, RefusesASingleRowForABatchNorm) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string record = folder / "shares.json";
-  test::put_bytes(record, data::ShareSchedule{{{3, {15, 1}}}}.to_json(2));
+  put_bytes(record, data::ShareSchedule{{{3, {15, 1}}}}.to_json(2));
   Model model(Strategy(as_recorded("mirrored", record)), [] {
     const auto input = nn::input({1, 2, 2});
     return nn::Graph(input,

@@ -1,26 +1,19 @@
 // The gradient noise scale: its arithmetic against plain sums, a quadratic whose answer is known,
 // and what fit() makes of it.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/train/report/noise_scale.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Gradients of samples by part, each a list of numbers.
 using Parts = std::vector<std::vector<std::vector<double>>>;
@@ -322,7 +315,7 @@ TEST(NoiseScaleOfAFit, CountsTheSamplesOfEachPart) {
 }
 
 TEST(NoiseScaleOfAFit, IsSeenByCallbacksAndGoesOnFromACheckpoint) {
-  test::TempFolder folder;
+  TempFolder folder;
   const auto fit = [&](Callbacks callbacks, bool resume, const std::string& name) {
     Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
     CompileOptions compile = adam_and_accuracy();
@@ -350,7 +343,7 @@ TEST(NoiseScaleOfAFit, IsRefusedWhereNothingMeasuresIt) {
     CompileOptions compile = adam_and_accuracy();
     compile.optimizer = optimizer;
     compile.measures.noise_scale = true;
-    return test::message_of<UsageError>([&] { model.compile(compile); });
+    return message_of<UsageError>([&] { model.compile(compile); });
   };
   const StrategyOptions two{.kind = "mirrored", .replicas = 2, .threads_per_replica = 1};
   StrategyOptions one = two, reduced = two, sharded = two;

@@ -1,23 +1,15 @@
 // What fit() says when something is not finite: the first such tensor, and whose it is.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const char* const kKinds[] = {"one_device", "mirrored"};
 
@@ -28,7 +20,7 @@ data::Dataset with_input(int64_t element, float value) {
 }
 
 std::string complaint(Model& model, const data::Dataset& data, int64_t epochs = 2) {
-  return test::message_of<Error>([&] { model.fit(data, {.epochs = epochs, .verbose = 0}); });
+  return message_of<Error>([&] { model.fit(data, {.epochs = epochs, .verbose = 0}); });
 }
 
 Model module_model(const Strategy& strategy, const Loss& loss,
@@ -174,7 +166,7 @@ TEST(NotFinite, AnyBatchOfAGroupEndsItBeforeItsUpdate) {
   for (const auto* kind : kKinds) {
     Model model = small_model(strategy_of(kind, 2));
     const std::string before = model.weights_sha256();
-    EXPECT_THAT(test::message_of<Error>(
+    EXPECT_THAT(message_of<Error>(
                     [&] { model.fit(bad_in_its_third_step(), {.verbose = 0, .accumulate = 4}); }),
                 HasSubstr("step 1 of 1"));
     EXPECT_EQ(model.weights_sha256(), before) << kind;
@@ -183,7 +175,7 @@ TEST(NotFinite, AnyBatchOfAGroupEndsItBeforeItsUpdate) {
 
 TEST(NotFinite, NoCheckpointOrCallbackSeesTheStep) {
   for (const auto* kind : kKinds) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     int64_t seen = 0;
     Model model = small_model(strategy_of(kind, 2));
     EXPECT_THROW(

@@ -1,19 +1,13 @@
 // train_on_batch, test_on_batch, validation_split and summary.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 
-#include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::HasSubstr;
 
 /// Column `column` of batch `step` of data in order.
 at::Tensor column_of_batch(const data::Dataset& data, int64_t step, size_t column) {
@@ -105,8 +99,7 @@ TEST(OnBatch, RefusesWhatDoesNotFit) {
        },
        "compile()"},
   };
-  for (const auto& [call, says] : cases)
-    EXPECT_THAT(test::message_of<UsageError>(call), HasSubstr(says));
+  for (const auto& [call, says] : cases) EXPECT_THAT(message_of<UsageError>(call), HasSubstr(says));
 }
 
 TEST(Fit, ValidatesOnTheLastSamplesWhichItLeavesOut) {
@@ -126,7 +119,7 @@ TEST(Fit, ValidatesOnTheLastSamplesWhichItLeavesOut) {
 
   Model model = small_model(strategy_of("mirrored", 2));
   const auto refused = [&](const FitOptions& options) {
-    return test::message_of<UsageError>([&] { model.fit(three_classes(4).batch(4), options); });
+    return message_of<UsageError>([&] { model.fit(three_classes(4).batch(4), options); });
   };
   for (const double bad : {-0.1, 1.0, 2.0, std::nan("")})
     EXPECT_THAT(refused({.validation_split = bad}), HasSubstr("validation_split is"));
@@ -168,7 +161,7 @@ TEST(Model, SummaryCountsWhatAReplicaTakes) {
                .loss = losses::sparse_categorical_crossentropy()});
   EXPECT_THAT(
       own.summary(),
-      testing::MatchesRegex(
+      MatchesRegex(
           "layer  kind  *parameters\n"
           "dense  Linear\\(in_features=4, out_features=3, bias=true\\)  *15\n"
           "norm   BatchNorm1d\\(3, eps=1e-05, momentum=0.1, affine=true, .*=true\\)  *6\n"
@@ -182,18 +175,18 @@ TEST(OnBatch, SummaryOfASequentialHasLayersAndShapes) {
     return torch::nn::Sequential(torch::nn::Conv2d(1, 2, 3), torch::nn::Flatten(),
                                  torch::nn::Dropout(0.5), torch::nn::Linear(8, 3));
   });
-  EXPECT_THAT(model.summary({1, 4, 4}),
-              testing::MatchesRegex(
-                  "layer  kind  *output shape  *parameters\n"
-                  "0  *Conv2d\\(1, 2, kernel_size=.*\\) *\\[2, 2, 2\\]  *20\n"
-                  "1  *Flatten\\(.*\\) *\\[8\\]  *0\n"
-                  "2  *Dropout\\(.*\\) *\\[8\\]  *0\n"
-                  "3  *Linear\\(in_features=8, out_features=3, bias=true\\) *\\[3\\]  *27\n"
-                  "parameters: 47 trained(.|\n)*"));
+  EXPECT_THAT(
+      model.summary({1, 4, 4}),
+      MatchesRegex("layer  kind  *output shape  *parameters\n"
+                   "0  *Conv2d\\(1, 2, kernel_size=.*\\) *\\[2, 2, 2\\]  *20\n"
+                   "1  *Flatten\\(.*\\) *\\[8\\]  *0\n"
+                   "2  *Dropout\\(.*\\) *\\[8\\]  *0\n"
+                   "3  *Linear\\(in_features=8, out_features=3, bias=true\\) *\\[3\\]  *27\n"
+                   "parameters: 47 trained(.|\n)*"));
   EXPECT_TRUE(model.modules().module(0)->is_training());
-  EXPECT_THAT(model.summary(), testing::MatchesRegex("layer  kind  *parameters\n(.|\n)*"));
-  EXPECT_THAT(test::message_of<UsageError>([&] { (void)model.summary({1, 5, 4}); }),
-              testing::AllOf(testing::HasSubstr("layer \"3\""), testing::HasSubstr("[1, 5, 4]")));
+  EXPECT_THAT(model.summary(), MatchesRegex("layer  kind  *parameters\n(.|\n)*"));
+  EXPECT_THAT(message_of<UsageError>([&] { (void)model.summary({1, 5, 4}); }),
+              AllOf(HasSubstr("layer \"3\""), HasSubstr("[1, 5, 4]")));
   EXPECT_TRUE(model.modules().module(0)->is_training());
 }
 

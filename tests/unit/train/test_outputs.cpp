@@ -1,21 +1,15 @@
 // Models with several inputs and outputs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 
-#include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/two_outputs.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
 /// The same network as a module of one's own.
@@ -52,10 +46,10 @@ struct ByHand {
 
 TEST(Outputs, StepsAreThoseOfAPlainLoop) {
   for (const bool weighted : {false, true}) {
-    const auto data = test::places(12, weighted);
+    const auto data = places(12, weighted);
     const Tensors columns = columns_of_all(data);
     const auto weights = weighted ? columns[4] : torch::ones({12});
-    Model model = test::two_output_model(strategy_of("mirrored", 2));
+    Model model = two_output_model(strategy_of("mirrored", 2));
     TwoOutputs plain;
     detail::copy_values(*model.modules().module(0), plain, kDefaultTimeLimit);
     torch::optim::SGD sgd(plain.parameters(), 0.05);
@@ -76,26 +70,26 @@ TEST(Outputs, StepsAreThoseOfAPlainLoop) {
 }
 
 TEST(Outputs, TheSameWeightsUnderEveryStrategyAndAsAModule) {
-  const auto data = test::places(22).shuffle().batch(10);  // 10, 10 and 2, over three replicas
+  const auto data = places(22).shuffle().batch(10);  // 10, 10 and 2, over three replicas
   const auto trained = [&](Model model) {
     const History history = model.fit(data, {.epochs = 2, .verbose = 0, .validation_split = 0.2});
     return model.weights_sha256() + history.to_csv().substr(0, history.to_csv().find('\n'));
   };
-  const std::string expected = trained(test::two_output_model(strategy_of("one_device", 3)));
+  const std::string expected = trained(two_output_model(strategy_of("one_device", 3)));
   EXPECT_THAT(expected, HasSubstr("val_height_mean_absolute_error"));
   for (const char* kind : {"mirrored", "central_storage"})
-    EXPECT_EQ(trained(test::two_output_model(strategy_of(kind, 3))), expected) << kind;
+    EXPECT_EQ(trained(two_output_model(strategy_of(kind, 3))), expected) << kind;
   Model own(strategy_of("mirrored", 3), [] { return std::make_shared<TwoOutputs>(); });
   own.compile({.optimizer = optim::sgd({.learning_rate = 0.05}),
-               .outputs = test::kind_and_height(),
+               .outputs = kind_and_height(),
                .num_inputs = 2});
   EXPECT_EQ(trained(own), expected);
 }
 
 TEST(Outputs, AreScoredByName) {
-  const auto data = test::places(11);
+  const auto data = places(11);
   const Tensors columns = columns_of_all(data);
-  Model model = test::two_output_model(strategy_of("mirrored", 3));
+  Model model = two_output_model(strategy_of("mirrored", 3));
   const Scores scores = model.evaluate(data.batch(4));
   std::vector<std::string> names;
   for (const auto& [name, value] : scores.metrics) names.push_back(name);
@@ -112,7 +106,7 @@ TEST(Outputs, AreScoredByName) {
     for (const double count : row) counted += count;
   EXPECT_EQ(counted, 11);
   // One sample: two replicas see no outputs of either kind.
-  EXPECT_EQ(model.evaluate(test::places(1).batch(4)).samples, 1);
+  EXPECT_EQ(model.evaluate(places(1).batch(4)).samples, 1);
 
   const Tensors all = model.predict_all(data.batch(4));
   ASSERT_EQ(all.size(), 2U);
@@ -125,10 +119,10 @@ TEST(Outputs, AreScoredByName) {
 }
 
 TEST(Outputs, OneOfThemMayBeTrainedAlone) {
-  Model model(strategy_of("mirrored", 2), test::two_outputs);
+  Model model(strategy_of("mirrored", 2), two_outputs);
   model.compile({.outputs = {{.name = "height", .loss = losses::mean_squared_error()}}});
   const auto before = model.modules().module(0)->named_parameters()["kind.weight"].clone();
-  const Tensors columns = columns_of_all(test::places(8));
+  const Tensors columns = columns_of_all(places(8));
   const Scores scores = model.train_on_batch({columns[0], columns[1]}, {columns[3]});
   EXPECT_EQ(scores.loss, scores.at("height_loss"));
   EXPECT_TRUE(torch::equal(model.modules().module(0)->named_parameters()["kind.weight"], before));
@@ -137,12 +131,12 @@ TEST(Outputs, OneOfThemMayBeTrainedAlone) {
 TEST(Outputs, WhatDoesNotFitIsRefused) {
   const auto strategy = strategy_of("mirrored", 2);
   const auto compile = [&](const CompileOptions& options) {
-    Model(strategy, test::two_outputs).compile(options);
+    Model(strategy, two_outputs).compile(options);
   };
   const Loss mse = losses::mean_squared_error();
-  Model model = test::two_output_model(strategy);
+  Model model = two_output_model(strategy);
   Model own(strategy, [] { return std::make_shared<TwoOutputs>(); });
-  auto three = test::kind_and_height();
+  auto three = kind_and_height();
   three.push_back({.name = "depth", .loss = mse});
   own.compile({.outputs = three, .num_inputs = 2});
   Model one = small_model(strategy);
@@ -152,7 +146,7 @@ TEST(Outputs, WhatDoesNotFitIsRefused) {
   } cases[] = {
       {[&] { compile({}); }, "there is no loss"},
       {[&] { compile({.loss = mse}); }, "outputs \"kind\", \"height\""},
-      {[&] { compile({.loss = mse, .outputs = test::kind_and_height()}); }, "outputs alone"},
+      {[&] { compile({.loss = mse, .outputs = kind_and_height()}); }, "outputs alone"},
       {[&] { compile({.outputs = {{.name = "kinds", .loss = mse}}}); }, "did you mean \"kind\""},
       {[&] { compile({.outputs = {{.name = "", .loss = mse}}}); }, "no name"},
       {[&] {
@@ -162,24 +156,23 @@ TEST(Outputs, WhatDoesNotFitIsRefused) {
       {[&] { compile({.outputs = {{.name = "kind", .loss = mse, .weight = -1}}}); },
        "weight is -1"},
       {[&] { compile({.outputs = {{.name = "kind", .loss = mse, .weight = 0}}}); }, "weight of 0"},
-      {[&] { compile({.outputs = test::kind_and_height(), .num_inputs = 3}); }, "the graph has 2"},
-      {[&] { compile({.outputs = test::kind_and_height(), .num_inputs = 0}); }, "num_inputs is 0"},
+      {[&] { compile({.outputs = kind_and_height(), .num_inputs = 3}); }, "the graph has 2"},
+      {[&] { compile({.outputs = kind_and_height(), .num_inputs = 0}); }, "num_inputs is 0"},
       {[&] { model.fit(three_classes(8).batch(4)); }, "2 of inputs, 2 of targets"},
-      {[&] { model.predict(test::places(8).batch(4)); }, "predict_all"},
-      {[&] { model.fit(test::places(8).batch(4), {.class_weight = {{1, 2}}}); }, "one output"},
+      {[&] { model.predict(places(8).batch(4)); }, "predict_all"},
+      {[&] { model.fit(places(8).batch(4), {.class_weight = {{1, 2}}}); }, "one output"},
       {[&] { model.predict_all({torch::zeros({2, 4})}); }, "got 1 inputs, expected 2"},
-      {[&] { own.fit(test::places(8).batch(4)); }, "expected 2 of inputs, 3 of targets"},
+      {[&] { own.fit(places(8).batch(4)); }, "expected 2 of inputs, 3 of targets"},
       {[&] { one.predict_all({torch::zeros({2, 4}), torch::zeros({2, 4})}); }, "got 2 inputs"},
   };
-  for (const auto& [call, says] : cases)
-    EXPECT_THAT(test::message_of<UsageError>(call), HasSubstr(says));
-  const Tensors columns = columns_of_all(test::places(8));
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  for (const auto& [call, says] : cases) EXPECT_THAT(message_of<UsageError>(call), HasSubstr(says));
+  const Tensors columns = columns_of_all(places(8));
+  EXPECT_THAT(message_of<UsageError>([&] {
                 own.train_on_batch({columns[0], columns[1]}, {columns[2], columns[3], columns[3]});
               }),
               HasSubstr("output \"depth\" is number 3 of what the model's forward gives"));
   Model narrow(strategy, [] { return torch::nn::Sequential(torch::nn::Linear(4, 3)); });
-  EXPECT_THAT(test::message_of<UsageError>(
+  EXPECT_THAT(message_of<UsageError>(
                   [&] { narrow.predict_all({torch::zeros({2, 4}), torch::zeros({2, 2})}); }),
               HasSubstr("takes one tensor, got 2"));
 }

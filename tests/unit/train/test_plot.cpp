@@ -1,25 +1,17 @@
 // Pictures of curves: what is in the SVG, and that it is XML.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <limits>
 #include <regex>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/observe/plot.h"
 #include "tutti/train/report/history.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr double kGap = std::numeric_limits<double>::quiet_NaN();
 
@@ -111,7 +103,7 @@ TEST(Plot, EveryRangeHasNumbersOnItsAxes) {
                                        {}};
   for (const auto& y : cases) {
     const std::string svg = svg_of_y(y);
-    EXPECT_THAT(svg, Not(::testing::ContainsRegex("[^a-z]nan|[^a-z]inf"))) << svg;
+    EXPECT_THAT(svg, Not(ContainsRegex("[^a-z]nan|[^a-z]inf"))) << svg;
     const auto labels = tick_labels(svg, "end");
     EXPECT_GE(labels.size(), 3U) << svg;
     EXPECT_LE(labels.size(), 8U) << svg;
@@ -135,15 +127,15 @@ TEST(Plot, NamesAreText) {
   EXPECT_EQ(name_in_svg("cut \xE2\x82"), "cut " + mark + mark);
   EXPECT_EQ(name_in_svg("\xC0\xAF \xED\xA0\x80"), mark + mark + " " + mark + mark + mark);
   const plots::Panel uneven{"", "", "", {{"loss", {1, 2}, {1}}}};
-  EXPECT_EQ(test::message_of<UsageError>([&] { plots::svg("", {&uneven, 1}); }),
+  EXPECT_EQ(message_of<UsageError>([&] { plots::svg("", {&uneven, 1}); }),
             "plot: curve loss has 2 x and 1 y; expected as many");
 }
 
 TEST(HistoryPlot, HasAPanelOfLossesAndOneOfMetrics) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   history_of_three().plot(folder / "run.svg");
   EXPECT_THAT(folder.names(), ElementsAre("run.svg"));
-  const std::string svg = test::get_bytes(folder / "run.svg");
+  const std::string svg = get_bytes(folder / "run.svg");
   EXPECT_THAT(all_of_svg(svg, "font-weight=\"bold\">([^<]*)<"), ElementsAre("Loss", "Metrics"));
   // val_loss of epochs 1 and 3 is two dots.
   EXPECT_EQ(all_of_svg(svg, "<polyline").size(), 3U);
@@ -155,13 +147,13 @@ TEST(HistoryPlot, HasAPanelOfLossesAndOneOfMetrics) {
   no_metrics.columns = {"train_loss", "seconds", "images_per_second"};
   no_metrics.rows = {{1, 2, 3}};
   no_metrics.plot(folder / "one.svg");
-  EXPECT_THAT(test::get_bytes(folder / "one.svg"),
-              ::testing::AllOf(HasSubstr("Training of 1 epoch<"), Not(HasSubstr("Metrics"))));
+  EXPECT_THAT(get_bytes(folder / "one.svg"),
+              AllOf(HasSubstr("Training of 1 epoch<"), Not(HasSubstr("Metrics"))));
 }
 
 TEST(HistoryPlot, RefusesOtherNamesAndNoEpochs) {
   const auto answer = [](const History& history, const char* path) {
-    return test::message_of<UsageError>([&] { history.plot(path); });
+    return message_of<UsageError>([&] { history.plot(path); });
   };
   EXPECT_EQ(answer(history_of_three(), "run.png"),
             "plot: run.png is no name of a picture; .svg expected");
@@ -173,7 +165,7 @@ TEST(HistoryPlot, RefusesOtherNamesAndNoEpochs) {
 
 TEST(HistoryPlot, IsXml) {
   if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
-  const test::TempFolder folder;
+  const TempFolder folder;
   History history = history_of_three();
   history.columns[1] = "a<b> & \"c\" \x01\xFF Größe";
   history.plot(folder / "run.svg");

@@ -1,24 +1,16 @@
 // Training in bfloat16 with float32 parameters, and with losses that are scaled.
 #include <ATen/autocast_mode.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <set>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/uneven.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 /// A convolution, a batch norm, dropout, and one dense layer that is used twice.
 struct EveryKindImpl : torch::nn::Module {
@@ -146,13 +138,12 @@ TEST(Float16, IsRefusedWhereThereIsNoDeviceForIt) {
   Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
   CompileOptions options = adam_and_accuracy();
   options.precision = Precision::float16;
-  EXPECT_THAT(
-      test::message_of<UsageError>([&] { model.compile(options); }),
-      testing::AllOf(HasSubstr("precision float16: only CUDA devices"), HasSubstr("use bfloat16")));
+  EXPECT_THAT(message_of<UsageError>([&] { model.compile(options); }),
+              AllOf(HasSubstr("precision float16: only CUDA devices"), HasSubstr("use bfloat16")));
   EXPECT_THROW(Autocast{Precision::float16}, UsageError);
   EXPECT_NO_THROW(require_precision(Precision::float16, "cuda"));
   EXPECT_EQ(precision_by_name("bfloat16"), Precision::bfloat16);
-  EXPECT_THAT(test::message_of<UsageError>([] { precision_by_name("bfloat"); }),
+  EXPECT_THAT(message_of<UsageError>([] { precision_by_name("bfloat"); }),
               HasSubstr("did you mean \"bfloat16\"?"));
 }
 
@@ -207,8 +198,7 @@ TEST(LossScaling, OptionsOutOfRangeAreRefused) {
   Model model(strategy_of("one_device", 1), [] { return small_graph(); });
   CompileOptions options = adam_and_accuracy();
   options.loss_scaling = optim::LossScaling{.backoff = 2};
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.compile(options); }),
-              HasSubstr("backoff is 2"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.compile(options); }), HasSubstr("backoff is 2"));
 }
 
 }  // namespace

@@ -1,25 +1,18 @@
 // Names of what is measured: none is there twice.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 Model scored() {
   return Model(strategy_of("one_device", 1), [] { return torch::nn::Linear(4, 3); });
 }
 
 std::string refusal(CompileOptions options) {
-  return test::message_of<UsageError>([&] { scored().compile(options); });
+  return message_of<UsageError>([&] { scored().compile(options); });
 }
 
 TEST(Quantities, OfOneOutputHaveUnlikeNames) {

@@ -1,7 +1,4 @@
 // Schedules against tables of Keras's and PyTorch's: tests/tables/make_schedules.py writes them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -10,10 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/train/callbacks/schedules.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
@@ -81,9 +77,8 @@ TEST(ScheduleTables, RatesAreThoseOfKerasAndPyTorch) {
     for (size_t i = 0; i < steps.size(); ++i)
       expect_rate(schedule(steps[i]), rates[i], row.at("tolerance"), steps[i]);
   }
-  EXPECT_THAT(seen,
-              ::testing::ElementsAre("cosine", "cosine_restarts", "exponential", "inverse_time",
-                                     "one_cycle", "piecewise_constant", "polynomial"));
+  EXPECT_THAT(seen, ElementsAre("cosine", "cosine_restarts", "exponential", "inverse_time",
+                                "one_cycle", "piecewise_constant", "polynomial"));
 }
 
 TEST(ScheduleTables, AWarmUpComesBeforeEachOfThem) {
@@ -218,7 +213,7 @@ TEST(Schedules, ErrorsNameScheduleFieldValueAndRange) {
       {[=] { RateSchedule("mine", [=](int64_t) { return nan; })(3); },
        "schedule mine: got nan for step 3, expected a finite number"},
   };
-  for (const auto& c : cases) EXPECT_EQ(test::message_of<UsageError>(c.make), c.answer);
+  for (const auto& c : cases) EXPECT_EQ(message_of<UsageError>(c.make), c.answer);
 }
 
 }  // namespace

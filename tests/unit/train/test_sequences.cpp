@@ -1,22 +1,16 @@
 // Targets with a label a position: losses, metrics, and N replicas as one.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
-#include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/padded.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 struct SequenceLoss {
   double total = 0;
@@ -98,7 +92,7 @@ TEST(Sequences, SmoothedAndOfProbabilitiesTheSame) {
 TEST(Sequences, BadLabelsAndShapesAreNamed) {
   const auto loss = losses::sparse_categorical_crossentropy();
   const auto refusal = [&](const at::Tensor& labels) {
-    return test::message_of<Error>([&] { of_kernel(loss, torch::zeros({2, 3, 4}), labels); });
+    return message_of<Error>([&] { of_kernel(loss, torch::zeros({2, 3, 4}), labels); });
   };
   EXPECT_THAT(
       refusal(torch::tensor({{0, 1, 2}, {0, 4, 0}}, torch::kInt64)),
@@ -184,16 +178,16 @@ TEST(Sequences, WhatGoesInMustBeWhatTheModelReads) {
   const auto floats =
       data::from_arrays({data::array_of(std::vector<float>(12), {2, kPositions}),
                          data::array_of(std::vector<int64_t>(12), {2, kPositions})});
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.fit(floats.batch(2), {.verbose = 0}); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.fit(floats.batch(2), {.verbose = 0}); }),
               HasSubstr("is float32, the model takes int64"));
-  EXPECT_THAT(test::message_of<UsageError>([&] {
+  EXPECT_THAT(message_of<UsageError>([&] {
                 model.fit(doubled(4).batch(2), {.verbose = 0, .class_weight = {{1, 2.0}}});
               }),
               HasSubstr("class_weight needs labels, an integer a sample"));
   const auto wrong = data::from_arrays(
       {data::array_of(std::vector<int64_t>(12, 1), {2, kPositions}),
        data::array_of(std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0}, {2, kPositions})});
-  EXPECT_THAT(test::message_of<DataError>([&] { model.fit(wrong.batch(2), {.verbose = 0}); }),
+  EXPECT_THAT(message_of<DataError>([&] { model.fit(wrong.batch(2), {.verbose = 0}); }),
               AllOf(HasSubstr("sample 1 of the dataset"), HasSubstr("label 9 at position 2")));
 }
 
@@ -372,7 +366,7 @@ TEST(WhatCounts, AMetricAloneIgnoresWhatItIsTold) {
   accuracy.add({.outputs = outputs.data(), .labels = labels.data(), .rows = 4, .width = 2}, state);
   EXPECT_EQ(state, (std::vector<double>{2, 3}));
   const std::vector<int64_t> bad{1, -1, 5, 0};
-  EXPECT_THAT(test::message_of<DataError>([&] {
+  EXPECT_THAT(message_of<DataError>([&] {
                 accuracy.add(
                     {.outputs = outputs.data(), .labels = bad.data(), .rows = 4, .width = 2},
                     state);

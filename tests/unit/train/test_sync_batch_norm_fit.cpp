@@ -1,26 +1,18 @@
 // fit with batch norms over all replicas: another number of replicas is the same training. And with
 // frozen ones of any kind, which infer.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
 #include "tutti/nn/sync_batch_norm.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/model.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/synchronized_model.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using test::synchronized_data;
-using test::synchronized_model;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 Strategy kind_of(const std::string& kind, int replicas) {
   return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
@@ -75,7 +67,7 @@ TEST(SyncBatchNormFit, AllReplicasHaveOneSetOfStatistics) {
 }
 
 TEST(SyncBatchNormFit, SavesAndEvaluatesLikeBatchNorm) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   Model model = synchronized_model(kind_of("mirrored", 2));
   model.fit(synchronized_data(), {.epochs = 1, .verbose = 0});
   model.save(folder / "model.safetensors");
@@ -106,7 +98,7 @@ TEST(SyncBatchNormFit, GoesWithGradientsThatAreReducedDuringBackward) {
 
 TEST(SyncBatchNormFit, IsRefusedWhereReplicasTakeTurns) {
   Model model = synchronized_model(kind_of("one_device", 2));
-  EXPECT_THAT(test::message_of<UsageError>([&] { model.fit(synchronized_data(), {.verbose = 0}); }),
+  EXPECT_THAT(message_of<UsageError>([&] { model.fit(synchronized_data(), {.verbose = 0}); }),
               AllOf(HasSubstr("fit: "), HasSubstr("SyncBatchNorm"), HasSubstr("take turns")));
 }
 

@@ -1,14 +1,10 @@
 // What a user's Source or loss throws says where: epoch, step and replica.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
@@ -44,18 +40,17 @@ TEST(Thrown, BySourcesNamesEpochStepAndReplica) {
     };
     const auto model = [&] { return small_model(strategy_of(kind, 2)); };
     Model of_users = model();
-    EXPECT_EQ(test::message_of<DataError>(
-                  [&] { of_users.fit(data(false), {.epochs = 2, .verbose = 0}); }),
-              "fit, epoch 1 of 2, step 3 of 4, replica 1: " + std::string(kSample));
-    Model ours = model();
     EXPECT_EQ(
-        test::message_of<DataError>([&] { ours.fit(data(true), {.epochs = 2, .verbose = 0}); }),
+        message_of<DataError>([&] { of_users.fit(data(false), {.epochs = 2, .verbose = 0}); }),
         "fit, epoch 1 of 2, step 3 of 4, replica 1: " + std::string(kSample));
+    Model ours = model();
+    EXPECT_EQ(message_of<DataError>([&] { ours.fit(data(true), {.epochs = 2, .verbose = 0}); }),
+              "fit, epoch 1 of 2, step 3 of 4, replica 1: " + std::string(kSample));
     Model evaluated = model();
-    EXPECT_EQ(test::message_of<DataError>([&] { evaluated.evaluate(data(true)); }),
+    EXPECT_EQ(message_of<DataError>([&] { evaluated.evaluate(data(true)); }),
               "evaluate, batch 3 of 4, replica 1: " + std::string(kSample));
     Model predicting = model();
-    EXPECT_EQ(test::message_of<DataError>([&] { predicting.predict(data(false)); }),
+    EXPECT_EQ(message_of<DataError>([&] { predicting.predict(data(false)); }),
               "predict, batch 3 of 4, replica 1: " + std::string(kSample));
   }
 }
@@ -69,7 +64,7 @@ TEST(Thrown, ByALossNamesEpochStepAndReplica) {
                    })});
     const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
     for (int i = 0; i < 12; ++i) flat.columns[1].as<int64_t>()[i] = i == 10 ? 2 : 0;
-    EXPECT_EQ(test::message_of<Error>(
+    EXPECT_EQ(message_of<Error>(
                   [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
               "fit, epoch 1 of 1, step 2 of 2, replica 1: no such label")
         << kind;
@@ -89,7 +84,7 @@ TEST(Thrown, AClassOfTheProgramsOwnStaysWhatItIs) {
     testing::internal::CaptureStderr();
     EXPECT_THROW(model.fit(three_classes(12).batch(6), {.verbose = 0}), OwnStop);
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                testing::HasSubstr("fit, epoch 1 of 1, step 1 of 2, replica 0: enough"))
+                HasSubstr("fit, epoch 1 of 1, step 1 of 2, replica 0: enough"))
         << kind;
   }
 }

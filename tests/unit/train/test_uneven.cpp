@@ -1,20 +1,15 @@
 // Any number of samples over any number of replicas: the parts in turn give the same bits, plain
 // LibTorch the same weights, and every sample is met once an epoch.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <memory>
 
+#include "tests/support/expect.h"
 #include "tests/support/uneven.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using test::FeaturesNet;
-using test::NumberedSamples;
-using test::Uneven;
 
 std::vector<at::Tensor> parameters_of(const Model& model) {
   std::vector<at::Tensor> all;
@@ -51,7 +46,7 @@ std::vector<at::Tensor> plainly(const std::vector<at::Tensor>& start,
 }
 
 TEST(Uneven, OneStepIsThatOfOneReplicaAndOfPlainLibTorch) {
-  for (const Uneven& uneven : test::uneven_cases({1, 2, 3, 5})) {
+  for (const Uneven& uneven : uneven_cases({1, 2, 3, 5})) {
     const NumberedSamples samples(uneven.samples);
     for (const bool weighted : {false, true}) {
       const auto after_a_step = [&](int replicas) {
@@ -75,7 +70,7 @@ TEST(Uneven, OneStepIsThatOfOneReplicaAndOfPlainLibTorch) {
 }
 
 TEST(Uneven, ManyStepsAreThoseOfPlainLibTorch) {
-  for (const Uneven& uneven : test::uneven_cases({3})) {
+  for (const Uneven& uneven : uneven_cases({3})) {
     const NumberedSamples samples(uneven.samples);
     Model model(strategy_of("mirrored", 3), [] { return FeaturesNet(); });
     model.compile({.optimizer = optim::sgd({.learning_rate = 0.1}),
@@ -92,13 +87,13 @@ TEST(Uneven, ManyStepsAreThoseOfPlainLibTorch) {
 }
 
 TEST(Uneven, PlacesOfReplicasGiveTheBitsOfThePartsInTurn) {
-  for (const Uneven& uneven : test::uneven_cases({2, 3, 5})) {
+  for (const Uneven& uneven : uneven_cases({2, 3, 5})) {
     const auto story = [&](const char* kind) {
-      return test::uneven_story(strategy_of(kind, uneven.replicas), uneven,
-                                optim::adam({.learning_rate = 0.05}));
+      return uneven_story(strategy_of(kind, uneven.replicas), uneven,
+                          optim::adam({.learning_rate = 0.05}));
     };
     const std::string in_turn = story("one_device");
-    EXPECT_THAT(in_turn, testing::HasSubstr(fmt::format(" {}x3 ", uneven.samples)));
+    EXPECT_THAT(in_turn, HasSubstr(fmt::format(" {}x3 ", uneven.samples)));
     EXPECT_EQ(story("mirrored"), in_turn) << uneven.words();
     EXPECT_EQ(story("central_storage"), in_turn) << uneven.words();
   }
@@ -124,9 +119,9 @@ TEST(Uneven, EveryWayToUpdateTakesReplicasWithoutSamples) {
           StrategyOptions options{.kind = kind, .replicas = uneven.replicas, .seed = 7};
           options.threads_per_replica = 1;
           options.reduction = reduction;
-          stories.push_back(test::uneven_story(Strategy(options), uneven, choices[choice]));
+          stories.push_back(uneven_story(Strategy(options), uneven, choices[choice]));
         }
-      EXPECT_THAT(stories, testing::Each(stories[0])) << choice << ": " << uneven.words();
+      EXPECT_THAT(stories, Each(stories[0])) << choice << ": " << uneven.words();
     }
 }
 
@@ -142,21 +137,21 @@ TEST(Uneven, WeightsAndUnequalSharesComposeWithEmptyParts) {
                          .shares = std::move(shares)});
       };
       const auto rule = optim::adam({.learning_rate = 0.05});
-      plain.push_back(test::uneven_story(strategy(), uneven, rule));
-      weighted.push_back(test::uneven_story(strategy(), uneven, rule, {}, true));
+      plain.push_back(uneven_story(strategy(), uneven, rule));
+      weighted.push_back(uneven_story(strategy(), uneven, rule, {}, true));
       by_class.push_back(
-          test::uneven_story(strategy(), uneven, rule, {.class_weight = {{0, 3.0}, {2, 0.5}}}));
-      shared.push_back(test::uneven_story(strategy({2, 1, 1}), uneven, rule));
+          uneven_story(strategy(), uneven, rule, {.class_weight = {{0, 3.0}, {2, 0.5}}}));
+      shared.push_back(uneven_story(strategy({2, 1, 1}), uneven, rule));
     }
     for (const auto& stories : {plain, weighted, by_class, shared})
-      EXPECT_THAT(stories, testing::Each(stories[0])) << uneven.words();
+      EXPECT_THAT(stories, Each(stories[0])) << uneven.words();
     EXPECT_NE(plain[0], weighted[0]);
     EXPECT_NE(plain[0], by_class[0]);
   }
 }
 
 TEST(Uneven, EverySampleIsMetOnceAnEpoch) {
-  for (const Uneven& uneven : test::uneven_cases({1, 2, 3, 5}))
+  for (const Uneven& uneven : uneven_cases({1, 2, 3, 5}))
     for (const char* kind : {"one_device", "mirrored"}) {
       test::Seen seen;
       // The loss sees a sample's number in place of its label.
@@ -212,7 +207,7 @@ TEST(Uneven, ABatchNormWithoutSamplesKeepsItsStatistics) {
                                 1e-6, 1e-9));
     fingerprints.push_back(model.weights_sha256());
   }
-  EXPECT_THAT(fingerprints, testing::Each(fingerprints[0]));
+  EXPECT_THAT(fingerprints, Each(fingerprints[0]));
 }
 
 }  // namespace

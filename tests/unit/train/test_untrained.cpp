@@ -1,18 +1,11 @@
 // What would train nothing, or part of a model, in silence: it is refused.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 const char* const kStrategies[] = {"one_device", "mirrored"};
 
@@ -34,9 +27,9 @@ TEST(Untrained, AFrozenModelIsRefusedBeforeTheFirstStep) {
   const auto loss = losses::sparse_categorical_crossentropy();
   for (const auto* kind : kStrategies) {
     Model model = frozen_model(kind, 2, loss);
-    EXPECT_THAT(test::message_of<UsageError>(
-                    [&] { model.fit(three_classes(12).batch(6), {.verbose = 0}); }),
-                HasSubstr("all 4 parameters of the model are frozen"));
+    EXPECT_THAT(
+        message_of<UsageError>([&] { model.fit(three_classes(12).batch(6), {.verbose = 0}); }),
+        HasSubstr("all 4 parameters of the model are frozen"));
     EXPECT_EQ(model.optimizer().version(), 0);
     Model half = frozen_model(kind, 1, loss);
     EXPECT_EQ(half.fit(three_classes(12).batch(6), {.verbose = 0}).steps, 2);
@@ -52,16 +45,16 @@ TEST(Untrained, ALossWithoutAGraphIsRefusedWhereItComes) {
     Model model = frozen_model(kind, 0, loss);
     const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
     for (int i = 0; i < 12; ++i) flat.columns[1].as<int64_t>()[i] = i == 10 ? 2 : 0;
-    EXPECT_THAT(test::message_of<UsageError>(
+    EXPECT_THAT(message_of<UsageError>(
                     [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
                 AllOf(HasSubstr("fit, epoch 1 of 1, step 2 of 2, replica 1: the loss does not "
                                 "depend on any parameter"),
                       HasSubstr("detach()")));
     Model other = frozen_model(kind, 0, losses::sparse_categorical_crossentropy());
     const at::NoGradGuard no_grad;
-    EXPECT_THAT(test::message_of<UsageError>(
-                    [&] { other.fit(three_classes(12).batch(6), {.verbose = 0}); }),
-                HasSubstr("NoGradGuard"));
+    EXPECT_THAT(
+        message_of<UsageError>([&] { other.fit(three_classes(12).batch(6), {.verbose = 0}); }),
+        HasSubstr("NoGradGuard"));
   }
 }
 
@@ -79,12 +72,11 @@ TEST(Untrained, OneLossOfAModuleWithTwoOutputsIsRefused) {
       return model;
     };
     const auto message = HasSubstr("there is one loss, and the model's forward gives 2 tensors");
-    EXPECT_THAT(test::message_of<UsageError>(
-                    [&] { model_of().fit(three_classes(12).batch(6), {.verbose = 0}); }),
-                message);
     EXPECT_THAT(
-        test::message_of<UsageError>([&] { model_of().evaluate(three_classes(12).batch(6)); }),
+        message_of<UsageError>([&] { model_of().fit(three_classes(12).batch(6), {.verbose = 0}); }),
         message);
+    EXPECT_THAT(message_of<UsageError>([&] { model_of().evaluate(three_classes(12).batch(6)); }),
+                message);
   }
 }
 
@@ -97,14 +89,14 @@ TEST(Untrained, PredictWantsARowASample) {
       });
       return model.predict(three_classes(7).batch(6)).sizes().vec();
     };
-    EXPECT_THAT(predicted(torch::relu), testing::ElementsAre(7, 3));
-    EXPECT_THAT(test::message_of<UsageError>(
+    EXPECT_THAT(predicted(torch::relu), ElementsAre(7, 3));
+    EXPECT_THAT(message_of<UsageError>(
                     [&] { predicted(+[](const at::Tensor& y) { return y.slice(0, 0, 1); }); }),
                 HasSubstr("forward of the model gave Float [1, 3] for 3 samples"));
-    EXPECT_THAT(test::message_of<UsageError>(
-                    [&] { predicted(+[](const at::Tensor& y) { return y.sum(); }); }),
-                HasSubstr("gave Float [] for 3 samples"));
-    EXPECT_THAT(test::message_of<UsageError>(
+    EXPECT_THAT(
+        message_of<UsageError>([&] { predicted(+[](const at::Tensor& y) { return y.sum(); }); }),
+        HasSubstr("gave Float [] for 3 samples"));
+    EXPECT_THAT(message_of<UsageError>(
                     [&] { predicted(+[](const at::Tensor& y) { return torch::cat({y, y}); }); }),
                 HasSubstr("Float [6, 3] for 3 samples"));
   }

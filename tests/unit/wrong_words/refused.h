@@ -2,8 +2,6 @@
 /// in one of its own each would pay LibTorch's start.
 #pragma once
 
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,16 +9,10 @@
 #include "tutti/cli/program.h"
 
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
-
-using Words = std::vector<std::string>;
-
-inline Words joined(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 /// What `tutti WORDS...` prints, and its exit code.
 inline CommandResult run_here(const Words& words) {
@@ -35,8 +27,15 @@ inline CommandResult run_here(const Words& words) {
   return result;
 }
 
+/// Of a command line: one text, cut at its blanks, or a word each.
+struct Line : Words {
+  Line(const char* line) : Words(words_of(line)) {}
+  Line(const std::string& line) : Words(words_of(line)) {}
+  Line(std::initializer_list<std::string> words) : Words(words) {}
+};
+
 struct Refusal {
-  Words words;
+  Line words;
   std::vector<std::string> answer;  ///< parts of it
 };
 
@@ -49,12 +48,11 @@ inline void expect_refused(const Words& command, const std::vector<Refusal>& cas
                            Before before = Before::nothing) {
   const std::string place = "(^|\n)tutti" + (command.empty() ? "" : " " + command[0] + ": ");
   for (const Refusal& one : cases) {
-    const auto result = run_here(joined(command, one.words));
+    const auto result = run_here(command + one.words);
     const std::string line = testing::PrintToString(one.words);
     EXPECT_EQ(result.exit_code, 2) << line << result.err;
-    EXPECT_THAT(result.err, testing::ContainsRegex(place)) << line;
-    for (const std::string& part : one.answer)
-      EXPECT_THAT(result.err, testing::HasSubstr(part)) << line;
+    EXPECT_THAT(result.err, ContainsRegex(place)) << line;
+    for (const std::string& part : one.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
     if (before == Before::nothing) {
       EXPECT_EQ(result.out, "") << line;
     }

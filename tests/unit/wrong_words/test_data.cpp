@@ -24,52 +24,48 @@ TEST(WrongData, DoesNotFitTheModelOrTheFlags) {
   fs::rename(other + "/dark", other + "/dusky");
   expect_refused(
       {"train"},
-      {
-          {{"linear_regression", "--data", photos}, {"[3, 64, 64]", "there are", "resnet18"}},
-          {{"resnet18", "--data", flats, "--target", "price"},
-           {"[6]", "there are linear_regression, mlp, wide"}},
-          {{"linear_regression", "--data", flats, "--target", "view"},
-           {"predicts a number", "2 classes", "there are mlp, wide"}},
-          {{"lenet", "--data", photos, "--image-size", "8"}, {"there are", "resnet18"}},
-          {{"vit", "--data", photos, "--image-size", "64"}, {"7", "there are"}},
-          {{"mlp", "--data", flats}, {"--target COLUMN", "rooms, area, view, price, dear"}},
-          {{"mlp", "--data", flats, "--target", "prize"}, {"prize", "price"}},
-          {{"mlp", "--data", one, "--target", "b"}, {"--target b", "\"x\" in all rows"}},
-          {{"mlp", "--data", photos, "--target", "price"}, {"--target price", "tables"}},
-          {{"mlp", "--data", photos, "--without", "a,b"}, {"--without a", "tables"}},
-          {{"mlp", "--data", idx, "--categorical", "price"}, {"--categorical price", "tables"}},
-          {{"mlp", "--data", idx, "--missing", "-"}, {"--missing -", "tables"}},
-          {{"mlp", "--data", flats, "--target", "price", "--without", "romms"},
-           {"romms", "\"rooms\""}},
-          {{"mlp", "--data", idx, "--image-size", "32"}, {"--image-size 32", "photos"}},
-          {{"mlp", "--data", flats, "--target", "price", "--augment"}, {"--augment", "photos"}},
-          {{"mlp", "--data", photos, "--image-size", "0"}, {"--image-size", "got \"0\""}},
-          {{"mlp", "--data", text}, {"--data", "text", "text is for model gpt"}},
-          {{"mlp", "--data", nothing}, {"nothing", "expected"}},
-          {{"mlp", "--data", photos, "--validation", flats}, {"flats.csv", "image_folder"}},
-          {{"mlp", "--data", photos, "--validation", other}, {"dusky"}},
-          {{"mlp", "--data", photos, "--validation", "not/there"}, {"not/there"}},
-          {{"mlp", "--data", photos, "--validation", more_photos, "--validation-split", "0.2"},
-           {"--validation-split with --validation"}},
-          {{"mlp", "--data", photos, "--validation-split", "0.99"},
-           {"0.99", "none is left to train on"}},
-          {{"mlp", "--data", photos, "--validation-split", "1.5"}, {"--validation-split"}},
-          {{"mlp", "--data", photos}, {"--batch-size 128", "36"}},
-          {{"mlp", "--data", flats, "--target", "price", "--metrics", "f1"},
-           {"--metrics f1", "price is a number"}},
-          {{"mlp", "--data", flats, "--target", "price", "--class-weight", "yes=2"},
-           {"--class-weight", "price is a number"}},
-          {{"mlp", "--data", flats, "--target", "price", "--early-stopping",
-            "monitor=val_accuracy"},
-           {"--early-stopping", "val_mean_absolute_error"}},
-          {{"mlp", "--data", photos, "--workers", "many"}, {"--workers", "auto"}},
-          {{"mlp", "--data", photos, "--workers", "257"}, {"--workers", "256"}},
-          {{"mlp", "--data", photos, "--loader-memory", "0"}, {"--loader-memory"}},
-          {{"mlp", "--data", photos, "--ahead", "0"}, {"--ahead"}},
-          {{"mlp", "--data", photos, "--on-bad", "replce"}, {"did you mean \"replace\"?"}},
-          {{"mlp", "--data", photos, "--on-bad", "replace:2"}, {"--on-bad", "0 to 1"}},
-
-      });
+      {{{"linear_regression", "--data", photos}, {"[3, 64, 64]", "there are", "resnet18"}},
+       {{"resnet18", "--data", flats, "--target", "price"},
+        {"[6]", "there are linear_regression, mlp, wide"}},
+       {{"linear_regression", "--data", flats, "--target", "view"},
+        {"predicts a number", "2 classes", "there are mlp, wide"}},
+       {{"lenet", "--data", photos, "--image-size", "8"}, {"there are", "resnet18"}},
+       {{"vit", "--data", photos, "--image-size", "64"}, {"7", "there are"}},
+       {{"mlp", "--data", flats}, {"--target COLUMN", "rooms, area, view, price, dear"}},
+       {{"mlp", "--data", flats, "--target", "prize"}, {"prize", "price"}},
+       {{"mlp", "--data", one, "--target", "b"}, {"--target b", "\"x\" in all rows"}},
+       {{"mlp", "--data", photos, "--target", "price"}, {"--target price", "tables"}},
+       {{"mlp", "--data", photos, "--without", "a,b"}, {"--without a", "tables"}},
+       {{"mlp", "--data", idx, "--categorical", "price"}, {"--categorical price", "tables"}},
+       {{"mlp", "--data", idx, "--missing", "-"}, {"--missing -", "tables"}},
+       {{"mlp", "--data", flats, "--target", "price", "--without", "romms"},
+        {"romms", "\"rooms\""}},
+       {{"mlp", "--data", idx, "--image-size", "32"}, {"--image-size 32", "photos"}},
+       {{"mlp", "--data", flats, "--target", "price", "--augment"}, {"--augment", "photos"}},
+       {{"mlp", "--data", photos, "--image-size", "0"}, {"--image-size", "got \"0\""}},
+       {{"mlp", "--data", text}, {"--data", "text", "text is for model gpt"}},
+       {{"mlp", "--data", nothing}, {"nothing", "expected"}},
+       {{"mlp", "--data", photos, "--validation", flats}, {"flats.csv", "image_folder"}},
+       {{"mlp", "--data", photos, "--validation", other}, {"dusky"}},
+       {{"mlp", "--data", photos, "--validation", "not/there"}, {"not/there"}},
+       {{"mlp", "--data", photos, "--validation", more_photos, "--validation-split", "0.2"},
+        {"--validation-split with --validation"}},
+       {{"mlp", "--data", photos, "--validation-split", "0.99"},
+        {"0.99", "none is left to train on"}},
+       {{"mlp", "--data", photos, "--validation-split", "1.5"}, {"--validation-split"}},
+       {{"mlp", "--data", photos}, {"--batch-size 128", "36"}},
+       {{"mlp", "--data", flats, "--target", "price", "--metrics", "f1"},
+        {"--metrics f1", "price is a number"}},
+       {{"mlp", "--data", flats, "--target", "price", "--class-weight", "yes=2"},
+        {"--class-weight", "price is a number"}},
+       {{"mlp", "--data", flats, "--target", "price", "--early-stopping", "monitor=val_accuracy"},
+        {"--early-stopping", "val_mean_absolute_error"}},
+       {{"mlp", "--data", photos, "--workers", "many"}, {"--workers", "auto"}},
+       {{"mlp", "--data", photos, "--workers", "257"}, {"--workers", "256"}},
+       {{"mlp", "--data", photos, "--loader-memory", "0"}, {"--loader-memory"}},
+       {{"mlp", "--data", photos, "--ahead", "0"}, {"--ahead"}},
+       {{"mlp", "--data", photos, "--on-bad", "replce"}, {"did you mean \"replace\"?"}},
+       {{"mlp", "--data", photos, "--on-bad", "replace:2"}, {"--on-bad", "0 to 1"}}});
 }
 
 std::string rhyme_in(const TempFolder& folder) {
@@ -86,7 +82,7 @@ TEST(WrongData, Texts) {
   const std::string rhyme = rhyme_in(folder);
   put_bytes(folder / "short.txt", "one, two");
   put_bytes(folder / "bytes.txt", "one, two \xFF three");
-  expect_refused(joined(kGpt, {"--context", "12"}),
+  expect_refused(kGpt + Words{"--context", "12"},
                  {{{"--data", rhyme, "--heads", "3"},
                    {"3 heads do not divide 16 features; possible: 1, 2, 4, 8, 16"}},
                   {{"--data", folder / "short.txt", "--heads", "2"},
@@ -98,8 +94,8 @@ TEST(WrongData, Texts) {
                   {{"--data", rhyme, "--image-size", "8"}, {"--image-size 8: is for photos"}},
                   {{"--data", rhyme, "--target", "x"}, {"--target x: is for tables and records"}}},
                  Before::words);
-  expect_refused(joined(kGpt, {"--data", rhyme, "--heads", "2"}),
-                 {{{"--context", "2000"}, {"expected 2001 or more"}}});
+  expect_refused(kGpt + Words{"--data", rhyme, "--heads", "2"},
+                 {{"--context 2000", {"expected 2001 or more"}}});
   expect_refused(
       {"train", "mlp"},
       {{{"--data", rhyme}, {"text is for model gpt"}},
@@ -115,16 +111,16 @@ void expect_trained(const Words& words) {
 TEST(WrongData, CannotBeWrittenByATextModel) {
   const TempFolder folder;
   const std::string rhyme = rhyme_in(folder), run = folder / "run";
-  expect_trained(joined(kGpt, {"--data", rhyme, "--context", "12", "--heads", "2", "--threads", "1",
-                               "--max-steps", "2", "--out", run}));
+  expect_trained(kGpt + Words{"--data", rhyme, "--context", "12", "--heads", "2", "--threads", "1",
+                              "--max-steps", "2", "--out", run});
   expect_refused({"generate", run},
                  {{{"--prompt", "one λ"}, {"--prompt, byte 4 (line 1): got the character \"λ\""}},
                   {{"--prompt", ""}, {"--prompt: is empty"}},
-                  {{"--temperature", "0"}, {"--temperature"}},
-                  {{"--temperature", "-1"}, {"--temperature"}},
-                  {{"--top-k", "19"}, {"--top-k 19: the text has 18 characters"}},
-                  {{"--top-k", "0"}, {"--top-k"}},
-                  {{"--tokens", "-3"}, {"--tokens"}}});
+                  {"--temperature 0", {"--temperature"}},
+                  {"--temperature -1", {"--temperature"}},
+                  {"--top-k 19", {"--top-k 19: the text has 18 characters"}},
+                  {"--top-k 0", {"--top-k"}},
+                  {"--tokens -3", {"--tokens"}}});
   expect_refused({}, {{{"generate", folder / "nowhere"}, {"no weights are there"}},
                       {{"predict", "gpt", "--weights", run, rhyme}, {"tutti generate"}},
                       {{"evaluate", "mlp", "--data", rhyme, "--checkpoints", run},
@@ -186,7 +182,7 @@ TEST(WrongData, CannotBeVerified) {
   const std::string binary = folder / "binary", empty = folder / "empty";
   put_bytes(binary, std::string("\x89\0\1\2\3\4\5\6", 8));
   fs::create_directory(empty);
-  expect_refused({"data"}, {{{"verify", "not/there"}, {"tutti data: ", "not/there"}},
+  expect_refused({"data"}, {{"verify not/there", {"tutti data: ", "not/there"}},
                             {{"verify", binary}, {"tutti data: ", binary}},
                             {{"verify", empty}, {"tutti data: ", empty}},
                             {{}, {"tutti data: "}}});
