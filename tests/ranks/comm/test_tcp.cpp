@@ -14,9 +14,7 @@ namespace tutti {
 namespace {
 
 using test::Bytes;
-using test::Wire;
 using testing::AllOf;
-using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 

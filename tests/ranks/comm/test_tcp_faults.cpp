@@ -16,7 +16,6 @@ namespace tutti {
 namespace {
 
 using test::errors_of;
-using test::Wire;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;

@@ -20,7 +20,6 @@
 namespace tutti::data {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace test;  // NOLINT(google-build-using-namespace): the oracle's names
 using detail::record_of;
 using testing::AllOf;

@@ -15,7 +15,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using tutti::test::elements;
 using tutti::test::message_of;
 using tutti::test::put_bytes;
 using tutti::test::TempFolder;

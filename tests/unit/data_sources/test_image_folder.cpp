@@ -17,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::row_of;
-using test::values_of;
 using test::words_of;
 using testing::AllOf;
 using testing::ElementsAre;

@@ -25,7 +25,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::SizeIs;
 
 const std::vector<std::string> kAllColumns = {"label", "small", "x",     "ids",  "text",
                                               "image", "facts", "score", "half", "digits"};

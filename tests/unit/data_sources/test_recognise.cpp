@@ -17,7 +17,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
 using testing::HasSubstr;
 using tutti::test::gzip;
 using tutti::test::message_of;

@@ -19,7 +19,6 @@ namespace {
 
 using models::draw_token;
 using models::GenerateOptions;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Generate, TokensComeAsOftenAsTheirProbabilitiesSay) {

@@ -27,6 +27,7 @@ using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // ---- whose it is ----

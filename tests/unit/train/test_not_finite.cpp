@@ -17,7 +17,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const char* const kKinds[] = {"one_device", "mirrored"};
 
