@@ -316,8 +316,6 @@ void Fit::before_steps(Epoch& epoch, int64_t next) {
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
                     double seconds) {
-  history_.train_seconds += seconds;
-  history_.images += since_.images;
   NamedValues values = means_of(all, compiled_.goals);
   for (const auto& watcher : watchers_)
     std::ranges::copy(watcher->values(), std::back_inserter(values));
@@ -329,6 +327,8 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
     values.emplace_back("val_loss", scores.loss);
     for (const auto& [name, value] : scores.metrics) values.emplace_back("val_" + name, value);
   }
+  history_.train_seconds += seconds;  // until here a checkpoint adds those of the epoch
+  history_.images += since_.images;
   const double rate = seconds > 0 ? static_cast<double>(since_.images) / seconds : 0;
   std::vector<double> row;
   for (const auto& [name, value] : values) row.push_back(value);
