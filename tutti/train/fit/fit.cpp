@@ -91,9 +91,6 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
-  if (counted_.wanted() && !way_.pace->all_meet() && !course_.by_lease)
-    model_.strategy.require_meeting(
-        "fit: a loss that divides by how many labels count (ignore_label, a class of weight 0)");
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities,
                      way_.pace->all_meet());
   take_up_checkpoints();
