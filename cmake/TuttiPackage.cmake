@@ -40,8 +40,8 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # what the program needs
 string(REGEX MATCH "^([0-9]+)[.]([0-9]+)" tutti_torch_series "${Torch_VERSION}")
 math(EXPR tutti_torch_next "${CMAKE_MATCH_2} + 1")
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libtorch-dev (>= ${tutti_torch_series}), \
-libtorch-dev (<< ${CMAKE_MATCH_1}.${tutti_torch_next}), libfmt-dev, libspdlog-dev, nlohmann-json3-dev, \
-zlib1g-dev, libjpeg62-turbo-dev, libpng-dev, libwebp-dev, libzstd-dev, libssl-dev")
+libtorch-dev (<< ${CMAKE_MATCH_1}.${tutti_torch_next}), libfmt-dev, libspdlog-dev, zlib1g-dev, \
+libjpeg62-turbo-dev, libpng-dev, libwebp-dev, libzstd-dev, libssl-dev")
 if(TUTTI_WITH_MPI)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libopenmpi-dev")
 endif()

@@ -17,7 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::AnyOf;
-using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;

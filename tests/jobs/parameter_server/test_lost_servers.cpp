@@ -6,7 +6,6 @@ namespace tutti::test {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;

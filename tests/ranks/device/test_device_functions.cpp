@@ -16,8 +16,6 @@
 namespace tutti::test {
 namespace {
 
-using testing::HasSubstr;
-
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::vector<PhysicalDevice> gpus() { return list_physical_devices(DeviceKind::cuda); }

@@ -24,7 +24,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using testing::StartsWith;
 using testing::UnorderedElementsAreArray;
 using Names = std::vector<std::string>;

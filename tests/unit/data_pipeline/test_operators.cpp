@@ -14,7 +14,6 @@ namespace tutti::data {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 const auto even = [](const Sample& sample) { return number_in(sample) % 2 == 0; };
 const auto ten_more = [](const Sample& sample) { return plus(sample, 10); };

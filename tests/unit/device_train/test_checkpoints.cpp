@@ -12,8 +12,6 @@
 namespace tutti {
 namespace {
 
-using ::testing::HasSubstr;
-
 class CheckpointsOnDevices : public test::FakeCudaTest {};
 
 TEST_F(CheckpointsOnDevices, ATrainingThatWasCutOffHasTheBitsOfOneThatWasNot) {

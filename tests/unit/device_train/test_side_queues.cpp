@@ -19,7 +19,6 @@ namespace tutti {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kSeeds = 30;

@@ -15,7 +15,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Throws;
 using testing::ThrowsMessage;
 
 const c10::Device kDeviceA(c10::DeviceType::CUDA, 0);

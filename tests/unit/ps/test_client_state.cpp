@@ -202,6 +202,21 @@ TEST(ClientState, TheFirstWorkerThatIsNotGoneGivesTheValues) {
   EXPECT_THAT(second.words(0), ElementsAre("assign 0 of 0", "assign 0 of 1"));
 }
 
+TEST(ClientState, InStepNobodyBeginsWithoutAWorkerThatNeverCame) {
+  Worker in_step(1, Staleness(0));
+  Worker out_of_step(1);
+  View view = view_of(1, 0);
+  view.workers[0] = {"worker 0", "", false, "exited with code 2: no such folder"};
+  view.workers[1].comings = 1;
+  for (Worker* worker : {&in_step, &out_of_step}) worker->state.on_view(view);
+  EXPECT_EQ(in_step.state.missed_worker(), "worker 0 exited with code 2: no such folder");
+  EXPECT_EQ(out_of_step.state.missed_worker(), "");
+  view.number = 2;
+  view.workers[0].comings = 1;  // it was there, and its round is refused
+  in_step.state.on_view(view);
+  EXPECT_EQ(in_step.state.missed_worker(), "");
+}
+
 // A snapshot is read while other words come and go: only what the last welcome asked for counts.
 TEST(ClientState, WhatIsReadForAServerThatIsGoneIsNotSent) {
   const Spec spec = two_pieces(2, Staleness::unbounded());

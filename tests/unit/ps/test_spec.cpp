@@ -138,13 +138,15 @@ TEST(Spec, WhatBecomesOfLostWorkersIsSaidInStepAlone) {
     EXPECT_EQ(on_lost_worker_from(name_of(what), "--x"), what);
   }
   spec.tables = {{.name = "user", .width = 2}};
-  EXPECT_THAT(message_of<UsageError>([&] { check(spec); }),
-              HasSubstr("--on-lost-worker wait with embedding table \"user\""));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { check(spec); }),
+      HasSubstr(
+          "on_lost_worker: got wait, expected end or continue with embedding table \"user\""));
   spec.on_lost_worker = OnLostWorker::go_on;
   check(spec);
   spec.drop_slowest = 1;
   EXPECT_THAT(message_of<UsageError>([&] { check(spec); }),
-              HasSubstr("--on-lost-worker continue with --drop-slowest 1"));
+              HasSubstr("on_lost_worker: got continue, expected end with drop_slowest 1"));
   EXPECT_THAT(message_of<UsageError>([] { on_lost_worker_from("go", "--x"); }),
               HasSubstr("--x go: expected end, continue or wait"));
 }
@@ -157,27 +159,39 @@ TEST(Spec, WhatCannotBeTrainedByIsNamed) {
   const Spec spec = full_spec(optim::sgd());
   check(spec);
   for (const Case& c : std::vector<Case>{
-           {[](Spec& s) { s.num_workers = 0; }, "the number of workers is 0"},
-           {[](Spec& s) { s.num_partitions = 0; }, "the number of partitions is 0"},
-           {[](Spec& s) { s.host_sums = true; }, "host_sums: "},
-           {[](Spec& s) { s.drop_slowest = 4; }, "--drop-slowest 4 of 4 workers: expected 0 to 3"},
-           {[](Spec& s) { s.drop_slowest = 1; }, "--drop-slowest 1 with --staleness 3"},
+           {[](Spec& s) { s.num_workers = 0; }, "workers: got 0, expected 1 to"},
+           {[](Spec& s) { s.num_partitions = 0; }, "partitions: got 0, expected 1 to"},
+           {[](Spec& s) { s.host_sums = true; }, "host_sums: got true, expected false: "},
+           {[](Spec& s) { s.drop_slowest = 4; }, "drop_slowest: got 4, expected 0 to 3"},
+           {[](Spec& s) { s.drop_slowest = 1; },
+            "drop_slowest: got 1, expected 0 with staleness 3"},
            {[](Spec& s) { s.on_lost_worker = OnLostWorker::go_on; },
-            "--on-lost-worker continue with --staleness 3"},
-           {[](Spec& s) { s.delay_compensation = -1; }, "--delay-compensation -1"},
-           {[](Spec& s) { s.delay_compensation = 0.0 / 0.0; }, "--delay-compensation"},
-           {[](Spec& s) { s.staleness = Staleness(0); }, "never stale"},
-           {[](Spec& s) { s.variables[1].dtype = DType::int64; }, "is int64; servers train"},
-           {[](Spec& s) { s.variables[0].shape = {-3, -5}; }, "has shape [-3, -5]"},
-           {[](Spec& s) { s.variables[0].shape = {int64_t{1} << 40, int64_t{1} << 40}; }, "shape"},
-           {[](Spec& s) { s.pieces[0].partition = 2; }, "the partition of a piece is 2"},
-           {[](Spec& s) { s.pieces[0].num_bytes += 64; }, "whose segments have 64"},
-           {[](Spec& s) { s.pieces.push_back({.num_bytes = -64}); }, "a piece of -64 bytes"},
-           {[](Spec& s) { s.pieces[0].segments[0].end = 1 << 20; }, "a piece has elements [0, "},
-           {[](Spec& s) { s.pieces[0].segments[0].variable = 9; }, "of variable 9"},
-           {[](Spec& s) { s.pieces[0].segments[0].variable = -1; }, "of variable -1"},
-           {[](Spec& s) { s.pieces[0].segments[0].begin = -1; }, "elements [-1, "},
-           {[](Spec& s) { s.pieces[0].segments[0].offset_bytes = 64; }, "at byte 64"}}) {
+            "on_lost_worker: got continue, expected end with staleness 3"},
+           {[](Spec& s) { s.delay_compensation = -1; },
+            "delay_compensation: got -1, expected 0 to"},
+           {[](Spec& s) { s.delay_compensation = 0.0 / 0.0; }, "delay_compensation: got "},
+           {[](Spec& s) { s.staleness = Staleness(0); },
+            "scale_by_staleness: got true, expected false with staleness 0"},
+           {[](Spec& s) { s.variables[1].dtype = DType::int64; },
+            "variables: dtype of \"b\n\"\": got int64, expected float32 or float64"},
+           {[](Spec& s) { s.variables[0].shape = {-3, -5}; },
+            "variables: shape of \"a\": got [-3, -5], expected lengths of 0 or more"},
+           {[](Spec& s) { s.variables[0].shape = {int64_t{1} << 40, int64_t{1} << 40}; },
+            "expected lengths of 0 or more, "},
+           {[](Spec& s) { s.pieces[0].partition = 2; },
+            "pieces: partition: got 2, expected 0 to 1"},
+           {[](Spec& s) { s.pieces[0].num_bytes += 64; }, ", expected 64, as its segments have"},
+           {[](Spec& s) { s.pieces.push_back({.num_bytes = -64}); },
+            "pieces: bytes: got -64, expected 0, as"},
+           {[](Spec& s) { s.pieces[0].segments[0].end = 1 << 20; },
+            "pieces: elements: got [0, 1048576), expected some of the 15 of variable \"a\""},
+           {[](Spec& s) { s.pieces[0].segments[0].variable = 9; },
+            "pieces: variable: got 9, expected 0 to 1"},
+           {[](Spec& s) { s.pieces[0].segments[0].variable = -1; },
+            "pieces: variable: got -1, expected 0 to 1"},
+           {[](Spec& s) { s.pieces[0].segments[0].begin = -1; }, "pieces: elements: got [-1, "},
+           {[](Spec& s) { s.pieces[0].segments[0].offset_bytes = 64; },
+            "pieces: offset: got 64, expected 0"}}) {
     Spec other = spec;
     c.change(other);
     EXPECT_THAT(message_of<UsageError>([&] { check(other); }), HasSubstr(c.words));
@@ -207,12 +221,13 @@ TEST(Spec, TablesComeBackAndDifferencesNameBoth) {
   EXPECT_EQ(difference(spec, other), "it has 3 embedding tables, not 2");
   const auto refused = [](Spec wrong) { return message_of<UsageError>([&] { check(wrong); }); };
   other.tables[1].name = "user";
-  EXPECT_THAT(refused(other), HasSubstr("two embedding tables are named \"user\""));
+  EXPECT_THAT(refused(other), HasSubstr("tables: name: got \"user\" twice, expected each once"));
   other.tables[1].width = 0;
   EXPECT_THAT(refused(other), HasSubstr("width is 0"));
   other = spec;
   other.delay_compensation = 0.1;
-  EXPECT_THAT(refused(other), HasSubstr("delay_compensation with embedding table \"user\""));
+  EXPECT_THAT(refused(other),
+              HasSubstr("delay_compensation: got 0.1, expected 0 with embedding table \"user\""));
 }
 
 TEST(Spec, TextsThatAreNoneAreErrors) {
@@ -233,6 +248,10 @@ TEST(Spec, TextsThatAreNoneAreErrors) {
   EXPECT_THAT(with("\"workers\":4", "\"workers\":1e300"),
               HasSubstr("workers: got 1e+300, expected"));
   EXPECT_THAT(with("\"momentum\":0.0", "\"momentum\":7.0"), HasSubstr("momentum"));
+  EXPECT_THAT(with("\"host_sums\":false", "\"host_sums\":7"),
+              AllOf(HasSubstr("host_sums: "), HasSubstr("boolean")));
+  EXPECT_THAT(with("\"delay_compensation\":0.1", "\"delay_compensation\":-3"),
+              HasSubstr("delay_compensation: got -3, expected 0 to 1e+30"));
 }
 
 }  // namespace

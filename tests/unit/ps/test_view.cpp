@@ -92,6 +92,19 @@ TEST(ViewState, EpochsAreThoseOfTheViewThatChangedThem) {
   EXPECT_EQ(state.view().number, number);
 }
 
+TEST(ViewState, AWorkerThatNeverCameIsLostOnceAndMayStillCome) {
+  ViewState state = begun(1);
+  state.lose_worker(1, "exited with code 2");
+  const ProcessView& lost = state.view().workers[1];
+  EXPECT_EQ(lost, (ProcessView{.name = "worker 1", .ending = "exited with code 2"}));
+  const int64_t number = state.view().number;
+  state.lose_worker(1, "was killed by SIGKILL");
+  EXPECT_EQ(lost.ending, "exited with code 2");
+  EXPECT_EQ(state.view().number, number);
+  state.add_worker(1, "pid 8");
+  EXPECT_TRUE(lost.alive);
+}
+
 TEST(ViewState, BeginsWhenAllServersAreThere) {
   ViewState state(2, 1);
   EXPECT_EQ(state.add_server("b", "", 1), 1);

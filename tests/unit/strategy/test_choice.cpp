@@ -50,6 +50,7 @@ std::vector<Ask> asks_of_a_strategy() {
       {"--deterministic", [](R& r) { r.strategy.deterministic = true; }},
       {"--memory-limit 8", [](R& r) { r.strategy.memory_limit_mib = 8; }},
       {"--step-graph", [](R& r) { r.strategy.step_graph = true; }},
+      {"--replicas 2", [](R& r) { r.strategy.replicas = 2; }},
       {"--reduction-shape 2", [](R& r) { r.strategy.reduction_shape = "2"; }},
       {"--algorithm-table t"},
       {"--reduction all_reduce", [](R& r) { r.strategy.reduction = "all_reduce"; }},

@@ -380,10 +380,12 @@ TEST(Checkpoints, WhoIsAskedToEndWhileItValidatesHasTrainedTheEpoch) {
       TrainingCheckpoint(trainings_in(folder.path()).front()).manifest();
   EXPECT_EQ(manifest.step, 8);
   EXPECT_EQ(manifest.epoch * 4 + manifest.step_in_epoch, 8);
+  EXPECT_EQ(manifest.images, 2 * 30);
   Model other = checkpointed_model({});
   const History history =
       other.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
   EXPECT_EQ(trained_of(other, history), straight({}));
+  EXPECT_EQ(history.images, 3 * 30);
 }
 
 TEST(Checkpoints, TimeThatIsUpAsksForAnEnd) {

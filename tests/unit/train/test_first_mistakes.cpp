@@ -191,6 +191,14 @@ TEST(Predict, OfASampleWithoutAnAxisOfSamplesIsRefused) {
   EXPECT_EQ(module.predict(torch::ones({0, 8})).sizes(), (std::vector<int64_t>{0, 3}));
 }
 
+TEST(Losses, WhoseWeightsAreOfOtherClassesAreRefusedFirst) {
+  Model model(strategy_of("one_device", 1), [] { return small_graph(); });
+  CompileOptions options = adam_and_accuracy();
+  options.loss = losses::sparse_categorical_crossentropy({.class_weights = {1, 2}});
+  EXPECT_THAT(test::message_of<UsageError>([&] { model.compile(options); }),
+              HasSubstr("sparse_categorical_crossentropy: got 2 class_weights, expected 3"));
+}
+
 TEST(Metrics, ThatWouldTakeAllMemoryAreRefusedFirst) {
   static constexpr int64_t kClasses = 50'000;
   const auto options = [] {

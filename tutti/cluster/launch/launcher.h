@@ -27,6 +27,8 @@ struct NodePlace {
   std::string word{};                 ///< of node 0: told to LaunchOptions::prepare on every node
 };
 
+struct WorkerResult;
+
 struct LaunchOptions {
   int num_workers = 1;  ///< on this node, 1 to kMaxRanks
   NodePlace nodes{};
@@ -35,6 +37,8 @@ struct LaunchOptions {
   /// Called once, when all nodes have met and before the first worker starts, with the word of node
   /// 0. Returns more NAME=value for each worker. May start processes, which stay the caller's own.
   std::function<std::vector<std::string>(const std::string& word)> prepare{};
+  /// Called for each worker that has failed and is not started again, as it ends.
+  std::function<void(const WorkerResult& worker)> lost{};
   bool end_together = false;  ///< several nodes: stay until the workers of all of them have ended
   /// Several nodes: and learn how the job has ended on the others (LaunchResult::root_elsewhere).
   bool tell_endings = false;

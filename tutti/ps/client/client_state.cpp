@@ -96,6 +96,14 @@ bool ClientState::assigns() const {
              [](const ProcessView& worker) { return !worker.alive && !worker.ending.empty(); });
 }
 
+std::string ClientState::missed_worker() const {
+  if (!spec_.staleness.synchronous() || spec_.on_lost_worker != OnLostWorker::end) return "";
+  const auto missed = std::ranges::find_if(view_.workers, [](const ProcessView& worker) {
+    return worker.comings == 0 && !worker.ending.empty();
+  });
+  return missed == view_.workers.end() ? "" : fmt::format("{} {}", missed->name, missed->ending);
+}
+
 void ClientState::say_hello(int partition) {
   send(partition, {.kind = Kind::hello, .text = to_text(spec_)});
 }

@@ -147,6 +147,8 @@ class ClientState {
   const ClientCounts& counts() const noexcept { return counts_; }
   /// Why the worker cannot go on; "": it can.
   const std::string& failure() const noexcept { return failure_; }
+  /// Who is gone before it came, in words, where a step needs all workers; "": nobody.
+  std::string missed_worker() const;
 
  private:
   struct Partition {

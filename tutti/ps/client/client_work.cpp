@@ -100,7 +100,7 @@ void Client::Work::wait_for(std::unique_lock<std::mutex>& lock, const Deadline& 
 }
 
 void Client::Work::require_no_failure() const {
-  if (service_lost_) throw PeerLost(failure_);
+  if (peer_lost_) throw PeerLost(failure_);
   if (!failure_.empty()) throw Error(failure_);
 }
 
@@ -190,7 +190,7 @@ void Client::Work::turn() {
   try {
     const TimePoint looks = Clock::now();
     streams_.process();
-    lose_service(link_.silent(looks));
+    lose_peer(link_.silent(looks));
     link_.beat(Clock::now(), "");
     if (failure_.empty()) failure_ = state_.failure();
     reach_servers();
@@ -210,10 +210,10 @@ bool Client::Work::has_room(int partition) const {
   return streams_.bytes_waiting(server_peer(server)) < kRestoredAhead;
 }
 
-void Client::Work::lose_service(const std::string& words) {
+void Client::Work::lose_peer(const std::string& words) {
   if (words.empty() || !failure_.empty()) return;
   failure_ = words;
-  service_lost_ = true;
+  peer_lost_ = true;
 }
 
 void Client::Work::reach_servers() {
@@ -251,7 +251,7 @@ void Client::Work::on_connected(Peer peer) {
 
 void Client::Work::on_closed(Peer peer, const std::string& how) {
   if (peer == Peer{}) {
-    lose_service("the view service of the parameter servers: " + how);
+    lose_peer("the view service of the parameter servers: " + how);
     return;
   }
   if (outages_.on_closed(peer.number, how, Clock::now()))
@@ -284,6 +284,7 @@ void Client::Work::on_message(Peer from, const Message& message) {
     const View view = view_from(message.text);
     if (view.number == 0) coming_ = view;
     state_.on_view(view);
+    lose_peer(state_.missed_worker());
     outages_.on_view(state_.view());
   }
   if (message.kind == Kind::finished && !message.text.empty()) failure_ = message.text;

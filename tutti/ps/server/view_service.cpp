@@ -78,6 +78,14 @@ bool ViewService::wait_until(const std::function<bool(const View&)>& done,
   return done(state_.view());
 }
 
+void ViewService::lose_worker(int worker, const std::string& ending) {
+  const std::lock_guard lock(mutex_);
+  if (over_ || state_.view().workers.at(worker).alive) return;
+  state_.lose_worker(worker, is_text(ending) ? ending : "ended");
+  publish();
+  streams_->wake();
+}
+
 // Nothing leaves this thread: the launcher would end with it, and nobody would say why.
 void ViewService::work() {
   try {

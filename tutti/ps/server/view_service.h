@@ -45,6 +45,9 @@ class ViewService {
   View view() const;
   /// Until `done` holds for the view, or it says why the job cannot go on; whether it does by then.
   bool wait_until(const std::function<bool(const View&)>& done, const Deadline& deadline) const;
+  /// A worker has ended, as whoever started it says: of one that never came nobody else would. Of
+  /// others their connections tell.
+  void lose_worker(int worker, const std::string& ending);
 
  private:
   struct Member {

@@ -26,18 +26,4 @@ OnLostWorker on_lost_worker_from(std::string_view text, std::string_view flag) {
   throw UsageError(fmt::format("{} {}: expected end, continue or wait", flag, text));
 }
 
-void check(OnLostWorker what, const Staleness& staleness, int drop_slowest) {
-  if (what == OnLostWorker::end) return;
-  if (!staleness.synchronous())
-    throw UsageError(
-        fmt::format("--on-lost-worker {} with --staleness {}: out of step the others always go on "
-                    "without a lost worker, and its batches are given out again; leave it out",
-                    name_of(what), staleness.text()));
-  if (drop_slowest > 0)
-    throw UsageError(fmt::format(
-        "--on-lost-worker {} with --drop-slowest {}: steps that leave workers out do not know a "
-        "lost one from a slow one; give one of the two",
-        name_of(what), drop_slowest));
-}
-
 }  // namespace tutti::ps

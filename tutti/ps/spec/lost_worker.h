@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "tutti/ps/spec/staleness.h"
-
 namespace tutti::ps {
 
 enum class OnLostWorker : uint8_t {
@@ -19,9 +17,5 @@ enum class OnLostWorker : uint8_t {
 std::string_view name_of(OnLostWorker what) noexcept;
 /// Throws UsageError that names `flag` ("--on-lost-worker") for another text.
 OnLostWorker on_lost_worker_from(std::string_view text, std::string_view flag);
-
-/// Throws UsageError for what makes no sense under that staleness, or while steps leave the slowest
-/// workers out.
-void check(OnLostWorker what, const Staleness& staleness, int drop_slowest);
 
 }  // namespace tutti::ps

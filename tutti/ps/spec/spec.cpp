@@ -125,7 +125,8 @@ Json to_json(const Spec& spec) {
 DType dtype_from(const Json& number) {
   const int value = whole_number<int>(number, "dtype");
   if (value != static_cast<int>(DType::float32) && value != static_cast<int>(DType::float64))
-    throw Error(fmt::format("dtype number {}: expected float32 or float64", value));
+    throw Error(fmt::format("dtype: got number {}, expected {} (float32) or {} (float64)", value,
+                            static_cast<int>(DType::float32), static_cast<int>(DType::float64)));
   return static_cast<DType>(value);
 }
 
@@ -142,7 +143,8 @@ SparseTableSpec table_from(const Json& list) {
   else if (how == "normal")
     table.initializer = NormalRows{rows.at(1), rows.at(2)};
   else
-    throw Error(fmt::format("table \"{}\" begins with \"{}\"", table.name, how));
+    throw Error(fmt::format("tables: rows of \"{}\": got \"{}\", expected zeros, uniform or normal",
+                            table.name, how));
   table.seed = whole_number<uint64_t>(list.at(4), "tables: seed");
   table.most_rows = whole_number<int64_t>(list.at(5), "tables: most_rows");
   table.idle_pushes = whole_number<int64_t>(list.at(6), "tables: idle_pushes");
@@ -168,19 +170,28 @@ Piece piece_from(const Json& list) {
   return piece;
 }
 
+template <class T>
+T member(const Json& text, const char* name) {
+  try {
+    return text.at(name).get<T>();
+  } catch (const JsonError& error) {
+    throw Error(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
 Spec read(const Json& text) {
   Spec spec{.rule = rule_from(text.at("optimizer"))};
-  spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
+  spec.staleness = Staleness::parse(member<std::string>(text, "staleness"), "staleness");
   spec.num_workers = whole_number<int>(text.at("workers"), "workers");
-  spec.shape = ReductionShape::parse(text.at("reduction shape").get<std::string>());
+  spec.shape = ReductionShape::parse(member<std::string>(text, "reduction shape"));
   spec.drop_slowest = whole_number<int>(text.at("drop_slowest"), "drop_slowest");
   spec.on_lost_worker =
-      on_lost_worker_from(text.at("on_lost_worker").get<std::string>(), "on_lost_worker");
-  spec.scale_by_staleness = text.at("scale_by_staleness");
-  spec.delay_compensation = text.at("delay_compensation");
-  spec.stop_if_not_finite = text.at("stop_if_not_finite");
-  spec.host_sums = text.at("host_sums");
-  spec.goes_on_from = text.at("goes_on_from");
+      on_lost_worker_from(member<std::string>(text, "on_lost_worker"), "on_lost_worker");
+  spec.scale_by_staleness = member<bool>(text, "scale_by_staleness");
+  spec.delay_compensation = member<double>(text, "delay_compensation");
+  spec.stop_if_not_finite = member<bool>(text, "stop_if_not_finite");
+  spec.host_sums = member<bool>(text, "host_sums");
+  spec.goes_on_from = member<std::string>(text, "goes_on_from");
   spec.num_partitions = whole_number<int>(text.at("partitions"), "partitions");
   for (const Json& variable : text.value("variables", Json::array()))
     spec.variables.push_back(variable_from(variable));
@@ -191,72 +202,94 @@ Spec read(const Json& text) {
   return spec;
 }
 
-void check_variable(const Variable& variable) {
-  if (variable.dtype != DType::float32 && variable.dtype != DType::float64)
-    throw UsageError(fmt::format("variable \"{}\" is {}; servers train float32 and float64",
-                                 variable.name, name_of(variable.dtype)));
-  int64_t elements = 1;
-  for (const int64_t length : variable.shape) {
-    if (length < 0 || (length > 0 && elements > kMostElements / length))
-      throw UsageError(fmt::format("variable \"{}\" has shape [{}]", variable.name,
-                                   fmt::join(variable.shape, ", ")));
-    elements *= length;
-  }
+template <class Got>
+void require(bool good, std::string_view field, const Got& got, std::string_view expected) {
+  if (!good) throw UsageError(fmt::format("{}: got {}, expected {}", field, got, expected));
 }
 
-// Segments lie one behind the other, each on a line of 64 bytes, as pieces_of() packs them.
-void check_piece(const Spec& spec, const Piece& piece) {
-  int64_t end = 0;
-  for (const Segment& segment : piece.segments) {
-    const bool known =
-        segment.variable >= 0 && segment.variable < static_cast<int>(spec.variables.size());
-    if (!known || segment.begin < 0 || segment.end <= segment.begin ||
-        segment.end > spec.variables[segment.variable].num_elements() ||
-        spec.variables[segment.variable].dtype != piece.dtype || segment.offset_bytes != end)
-      throw UsageError(fmt::format("a piece has elements [{}, {}) of variable {} at byte {}",
-                                   segment.begin, segment.end, segment.variable,
-                                   segment.offset_bytes));
-    end += aligned(segment.count() * size_of(piece.dtype));
-  }
-  if (piece.num_bytes != end)
-    throw UsageError(
-        fmt::format("a piece of {} bytes, whose segments have {}", piece.num_bytes, end));
+void require_in_range(std::string_view field, double value, double low, double high) {
+  require(value >= low && value <= high, field, value, fmt::format("{} to {}", low, high));
+}
+
+// What an option is beside others.
+void check_steps(const Spec& spec) {
+  const bool in_step = spec.staleness.synchronous();
+  const bool ends = spec.on_lost_worker == OnLostWorker::end;
+  const std::string staleness = "with staleness " + spec.staleness.text();
+  require(spec.drop_slowest == 0 || in_step, "drop_slowest", spec.drop_slowest, "0 " + staleness);
+  require(ends || in_step, "on_lost_worker", name_of(spec.on_lost_worker), "end " + staleness);
+  require(ends || spec.drop_slowest == 0, "on_lost_worker", name_of(spec.on_lost_worker),
+          fmt::format("end with drop_slowest {}", spec.drop_slowest));
+  require(!spec.scale_by_staleness || !in_step, "scale_by_staleness", true, "false " + staleness);
+  require(spec.delay_compensation == 0 || !in_step, "delay_compensation", spec.delay_compensation,
+          "0 " + staleness);
 }
 
 void check_host_sums(const Spec& spec) {
   if (!spec.host_sums) return;
-  if (!spec.staleness.synchronous() || spec.drop_slowest > 0 || !spec.stop_if_not_finite ||
-      spec.on_lost_worker != OnLostWorker::end)
-    throw UsageError(
-        "host_sums: workers of one host push one sum, so none of them can be stale, dropped, lost "
-        "or left out by itself");
+  const bool all_push = spec.staleness.synchronous() && spec.drop_slowest == 0 &&
+                        spec.stop_if_not_finite && spec.on_lost_worker == OnLostWorker::end;
+  require(all_push, "host_sums", true,
+          "false: workers of one host push one sum, so none of them can be stale, dropped, lost or "
+          "left out by itself");
   const int local = spec.shape.replicas() / spec.num_workers;
   const bool whole = std::ranges::all_of(spec.shape.replicas_per_host(), [&](int replicas) {
     return local > 0 && replicas % local == 0;
   });
-  if (!whole || spec.shape.replicas() != local * spec.num_workers)
-    throw UsageError(fmt::format("host_sums: {} workers do not fill the hosts of {}",
-                                 spec.num_workers, spec.shape.to_string()));
+  require(whole && spec.shape.replicas() == local * spec.num_workers, "reduction shape",
+          spec.shape.to_string(),
+          fmt::format("hosts that {} workers fill (host_sums)", spec.num_workers));
+}
+
+void check_variable(const Variable& variable) {
+  const auto field = [&](const char* name) {
+    return fmt::format("variables: {} of \"{}\"", name, variable.name);
+  };
+  require(variable.dtype == DType::float32 || variable.dtype == DType::float64, field("dtype"),
+          name_of(variable.dtype), "float32 or float64");
+  int64_t elements = 1;
+  for (const int64_t length : variable.shape) {
+    require(length >= 0 && (length == 0 || elements <= kMostElements / length), field("shape"),
+            fmt::format("[{}]", fmt::join(variable.shape, ", ")),
+            fmt::format("lengths of 0 or more, {} elements at most", kMostElements));
+    elements *= length;
+  }
 }
 
 void check_tables(const Spec& spec) {
   std::set<std::string> names;
   for (const SparseTableSpec& table : spec.tables) {
     table.validate();
-    if (!names.insert(table.name).second)
-      throw UsageError(fmt::format("two embedding tables are named \"{}\"", table.name));
+    require(names.insert(table.name).second, "tables: name",
+            fmt::format("\"{}\" twice", table.name), "each once");
   }
-  if (!spec.tables.empty() && spec.delay_compensation > 0)
-    throw UsageError(
-        fmt::format("delay_compensation with embedding table \"{}\": servers do not keep the rows "
-                    "that a worker has pulled, so gradients of rows cannot be corrected",
-                    spec.tables.front().name));
-  if (!spec.tables.empty() && spec.on_lost_worker == OnLostWorker::wait)
-    throw UsageError(
-        fmt::format("--on-lost-worker wait with embedding table \"{}\": servers do not keep the "
-                    "rows of the step before, with which a worker that comes again would begin; "
-                    "continue is possible",
-                    spec.tables.front().name));
+  if (spec.tables.empty()) return;
+  const std::string with = fmt::format("with embedding table \"{}\"", spec.tables.front().name);
+  require(spec.delay_compensation == 0, "delay_compensation", spec.delay_compensation, "0 " + with);
+  require(spec.on_lost_worker != OnLostWorker::wait, "on_lost_worker", "wait",
+          "end or continue " + with);
+}
+
+// Segments lie one behind the other, each on a line of 64 bytes, as pieces_of() packs them.
+void check_piece(const Spec& spec, const Piece& piece) {
+  require_in_range("pieces: partition", piece.partition, 0, spec.num_partitions - 1);
+  int64_t end = 0;
+  for (const Segment& segment : piece.segments) {
+    require_in_range("pieces: variable", segment.variable, 0,
+                     static_cast<double>(spec.variables.size()) - 1);
+    const Variable& variable = spec.variables[segment.variable];
+    const int64_t most = variable.num_elements();
+    require(variable.dtype == piece.dtype, "pieces: dtype", name_of(piece.dtype),
+            fmt::format("{}, as variable \"{}\"", name_of(variable.dtype), variable.name));
+    require(segment.begin >= 0 && segment.begin < segment.end && segment.end <= most,
+            "pieces: elements", fmt::format("[{}, {})", segment.begin, segment.end),
+            fmt::format("some of the {} of variable \"{}\"", most, variable.name));
+    require(segment.offset_bytes == end, "pieces: offset", segment.offset_bytes,
+            fmt::format("{}", end));
+    end += aligned(segment.count() * size_of(piece.dtype));
+  }
+  require(piece.num_bytes == end, "pieces: bytes", piece.num_bytes,
+          fmt::format("{}, as its segments have", end));
 }
 
 std::string words_of(const Variable& variable) {
@@ -325,22 +358,16 @@ std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Place
 }
 
 void check(const Spec& spec) {
-  const auto in_range = [](const char* field, double value, double low, double high) {
-    if (!(value >= low && value <= high))
-      throw UsageError(fmt::format("{} is {}; expected {} to {}", field, value, low, high));
-  };
-  in_range("the number of workers", spec.num_workers, 1, 1 << 20);
-  in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
-  check({spec.drop_slowest, spec.scale_by_staleness, spec.delay_compensation}, spec.staleness,
-        spec.num_workers);
-  check(spec.on_lost_worker, spec.staleness, spec.drop_slowest);
+  constexpr int kMost = 1 << 20;
+  require_in_range("workers", spec.num_workers, 1, kMost);
+  require_in_range("partitions", spec.num_partitions, 1, kMost);
+  require_in_range("drop_slowest", spec.drop_slowest, 0, spec.num_workers - 1);
+  require_in_range("delay_compensation", spec.delay_compensation, 0, kMostDelayCompensation);
+  check_steps(spec);
   check_host_sums(spec);
   for (const Variable& variable : spec.variables) check_variable(variable);
   check_tables(spec);
-  for (const Piece& piece : spec.pieces) {
-    in_range("the partition of a piece", piece.partition, 0, spec.num_partitions - 1);
-    check_piece(spec, piece);
-  }
+  for (const Piece& piece : spec.pieces) check_piece(spec, piece);
 }
 
 std::string to_text(const Spec& spec) { return dump_json(to_json(spec)); }

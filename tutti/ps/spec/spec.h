@@ -76,12 +76,12 @@ struct Spec {
   std::string goes_on_from = {};
 };
 
-/// Throws UsageError, naming the field, for what cannot be trained by.
+/// Throws UsageError, naming the field, what was got and expected, for what cannot be trained by.
 void check(const Spec& spec);
 
 /// Text that spec_from() reads; equal specs give equal texts.
 std::string to_text(const Spec& spec);
-/// Throws Error for a text that is none.
+/// Throws Error for a text that is none, and as check().
 Spec spec_from(std::string_view text);
 
 /// Where two specs differ first, for people: "the optimizer is adam, not sgd". "" when they agree.

@@ -8,11 +8,6 @@
 #include "tutti/base/typed.h"
 
 namespace tutti::ps {
-namespace {
-
-constexpr double kMostCompensation = 1e30;
-
-}  // namespace
 
 Staleness::Staleness(int64_t steps) : steps_(steps) {
   if (steps < 0 || steps > kMost)
@@ -44,31 +39,6 @@ std::string objection_to_snapshots(int drop_slowest) {
       "--drop-slowest {}: each server leaves other late steps out, so there is no moment at which "
       "all have the same",
       drop_slowest);
-}
-
-void check(const LateGradients& late, const Staleness& staleness, int num_workers) {
-  if (late.drop_slowest < 0 || late.drop_slowest >= num_workers)
-    throw UsageError(fmt::format("--drop-slowest {} of {} worker{}: expected 0 to {}",
-                                 late.drop_slowest, num_workers, num_workers == 1 ? "" : "s",
-                                 num_workers - 1));
-  if (!(late.delay_compensation >= 0 && late.delay_compensation <= kMostCompensation))
-    throw UsageError(fmt::format("--delay-compensation {}: expected 0 to {}",
-                                 late.delay_compensation, kMostCompensation));
-  if (late.drop_slowest > 0 && !staleness.synchronous())
-    throw UsageError(
-        fmt::format("--drop-slowest {} with --staleness {}: only synchronous steps wait for all, "
-                    "so only there can somebody be left out",
-                    late.drop_slowest, staleness.text()));
-  if (!staleness.synchronous()) return;
-  if (late.scale_by_staleness)
-    throw UsageError(
-        "--scale-by-staleness with --staleness 0: gradients of synchronous steps are never stale, "
-        "nothing to scale");
-  if (late.delay_compensation > 0)
-    throw UsageError(
-        fmt::format("--delay-compensation {} with --staleness 0: gradients of synchronous steps "
-                    "are never stale, nothing to correct",
-                    late.delay_compensation));
 }
 
 StalenessGate::StalenessGate(int workers, Staleness staleness) : staleness_(staleness) {

@@ -39,16 +39,7 @@ class Staleness {
   int64_t steps_ = 0;
 };
 
-/// What becomes of gradients that come late.
-struct LateGradients {
-  int drop_slowest = 0;             ///< synchronous: a step waits for all workers but so many
-  bool scale_by_staleness = false;  ///< else: a gradient of staleness t counts 1 / t
-  double delay_compensation = 0;    ///< else: lambda of DC-ASGD; 0: off
-};
-
-/// Throws UsageError, naming the flag, for what makes no sense under that staleness or with so many
-/// workers.
-void check(const LateGradients& late, const Staleness& staleness, int num_workers);
+inline constexpr double kMostDelayCompensation = 1e30;
 
 /// Why a job that leaves late steps out can have no snapshots; "" where it can.
 std::string objection_to_snapshots(int drop_slowest);

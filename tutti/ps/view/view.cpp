@@ -196,7 +196,9 @@ void ViewState::finish_worker(int worker) { end_worker(worker, "has finished", t
 
 void ViewState::end_worker(int worker, const std::string& ending, bool finished) {
   ProcessView& ended = view_.workers.at(worker);
-  if (!ended.alive) return;
+  const bool never_came = ended.comings == 0 && ended.ending.empty();
+  if (!ended.alive && !never_came) return;
+  if (never_came) ended.name = fmt::format("worker {}", worker);
   ended.alive = false;
   ended.ending = ending;
   ended.finished = finished;

@@ -74,7 +74,8 @@ class ViewState {
   /// Throws UsageError for a worker that is alive or a number beyond num_workers.
   void add_worker(int worker, const std::string& process);
 
-  /// Somebody is gone; `ending` is a predicate: "was killed by SIGKILL". Idempotent.
+  /// Somebody is gone, a worker maybe before it came; `ending` is a predicate: "was killed by
+  /// SIGKILL". Idempotent.
   void lose_server(int server, const std::string& ending);
   void lose_worker(int worker, const std::string& ending);
   /// A worker has done what there was to do.

@@ -22,9 +22,13 @@ constexpr int kMostInTurn = 4096;
 constexpr double kMostGivenShare = 1e9;
 
 void check_served(const ServedOptions& served, int num_workers) {
-  ps::check({served.drop_slowest, served.scale_by_staleness, served.delay_compensation},
-            served.staleness, num_workers);
-  ps::check(served.on_lost_worker, served.staleness, served.drop_slowest);
+  if (served.drop_slowest < 0 || served.drop_slowest >= num_workers)
+    throw UsageError(fmt::format("--drop-slowest {} of {} worker{}: expected 0 to {}",
+                                 served.drop_slowest, num_workers, num_workers == 1 ? "" : "s",
+                                 num_workers - 1));
+  if (!(served.delay_compensation >= 0 && served.delay_compensation <= ps::kMostDelayCompensation))
+    throw UsageError(fmt::format("--delay-compensation {}: expected 0 to {}",
+                                 served.delay_compensation, ps::kMostDelayCompensation));
 }
 
 void check_by_speed(const BySpeed& by) {

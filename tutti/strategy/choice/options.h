@@ -104,8 +104,8 @@ const std::vector<std::string>& strategy_kinds();
 /// Replicas that a strategy of that kind can have.
 int most_replicas(std::string_view kind);
 
-/// Throws UsageError, naming what, for options out of range, and for those of servers that
-/// contradict each other; what goes with what is choose()'s (choice.h). `num_workers`: of the job.
+/// Throws UsageError, naming what, for options out of range; what goes with what is choose()'s
+/// (choice.h). `num_workers`: of the job.
 void check_options(const StrategyOptions& options, int num_workers);
 
 /// Takes the strategy's own flags (strategy_from_flags in strategy.h lists them) out of argv.

@@ -46,6 +46,7 @@ constexpr std::string_view kOfFusedStep =
     "it is measured where the fused step adds gradients: on CPUs, by one of tutti's optimizers "
     "(optim::sgd() and so on), without parameter servers, --reduction, --compression, --shard, and "
     "stages or pieces of layers (--mesh)";
+constexpr std::string_view kNeverStale = "gradients of synchronous steps ({other}) are never stale";
 constexpr std::string_view kOfOneDevice =
     "it is of parameters that one device updates by itself: with sgd, adam or adamw, no reduction, "
     "no embedding tables, not with {other}";
@@ -118,6 +119,26 @@ constexpr Rule kRules[] = {
      "have "
      "the same",
      "leave one of the two out"},
+    {kEmbeddingTable, never, kDelayCompensation,
+     "servers do not keep the rows that a worker has pulled, so {other} cannot correct their "
+     "gradients",
+     "leave one of the two out"},
+    {kEmbeddingTable, never, kWaitsForLost,
+     "servers do not keep the rows of the step before, with which a worker that comes again would "
+     "begin",
+     "take --on-lost-worker continue"},
+    {kDropSlowest, never, kOutOfStep,
+     "only synchronous steps wait for all, so only there can somebody be left out, and here is "
+     "{other}",
+     "leave one of the two out"},
+    {kOnLostWorker, never, kOutOfStep,
+     "out of step ({other}) the others always go on without a lost worker, and its batches are "
+     "given out again"},
+    {kOnLostWorker, never, kDropSlowest,
+     "steps that leave workers out ({other}) do not know a lost one from a slow one",
+     "give one of the two"},
+    {kScaleByStaleness, never, kServersSynchronous, kNeverStale, "take --staleness 1 or more"},
+    {kDelayCompensation, never, kServersSynchronous, kNeverStale, "take --staleness 1 or more"},
     {kDelayCompensation, never, kCoordinator,
      "in a job with a coordinator steps go to whichever worker is free"},
     {kBoundedStaleness, never, kCoordinator,
@@ -185,6 +206,17 @@ constexpr Rule kRules[] = {
     {kInParts, never, kEmbeddingTable, "rows of embedding tables get gradients once a batch",
      "use nn::Embedding"},
     {kInParts, never, kMeetsInForward, "{other} cannot have them there", "take another"},
+    {kMeetsInForward, never, kInTurn,
+     "under {kind} the replicas take turns on one thread and cannot wait for each other",
+     kUseReplicas},
+    {kMeetsInForward, never, kNotTogether,
+     "not all of its replicas come to every step (--staleness above 0, --drop-slowest, "
+     "--on-lost-worker continue or wait)",
+     "use --staleness 0 without these, mirrored or multi_worker"},
+    {kCountsLabels, never, kSomeMissSteps,
+     "it is divided by how many labels of all workers count in the step, and with {other} some may "
+     "miss it",
+     "leave one of them out"},
     {kFloat16, never, kCpus, "only CUDA devices compute in it",
      "use bfloat16, which has the range of float32 and needs no scaling of losses"},
     {kValidationSplit, never, kValidation, "{other} was given beside", kOneOfThem},

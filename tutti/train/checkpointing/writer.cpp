@@ -16,8 +16,9 @@ namespace tutti::detail {
 namespace {
 
 constexpr Millis kFarewell{30'000};  // for what is still being written after an error
-// Longer than the own part took, for those of others: they are as large, and begun with it. Less
-// than the launcher gives survivors to tell their own error.
+// Longer than the own part took, for those of others: they are as large, begun with it, and yield
+// to nobody either once the training has ended. Less than the launcher gives survivors to tell
+// their own error.
 constexpr Millis kForOthers{1'000};
 // For idle cores. What is not on disk by then may be lost with the training.
 constexpr Millis kPatience{30'000};
@@ -38,11 +39,12 @@ struct Checkpointing::Writer::Shared {
   bool whole = true;                // the last one is on disk
   bool hurried = true;              // the last one yields to nobody
   bool ended = false;               // the training has
-  std::optional<Millis> part_took;  // of the one that is being written
+  std::optional<Millis> part_took;  // of the one that is being written, without `yielded`
   std::shared_ptr<IdlePace> pace;
   int written = 0;
   double waited_ms = 0, most_waited_ms = 0, writing_ms = 0;  // of all
   int64_t last_bytes = 0;
+  Clock::duration yielded{};  // to the training, by the part that is being written; of its thread
 
   void count(double waited, double writing, int64_t bytes) {
     const std::lock_guard lock(mutex);
@@ -96,7 +98,11 @@ struct Checkpointing::Writer::Shared {
           error.what());
       return {};
     }
-    return [own = pace] { own->turn(); };
+    return [this, own = pace] {
+      const TimePoint asked = Clock::now();
+      own->turn();
+      yielded += Clock::now() - asked;
+    };
   }
 
   // Returns whether it is on disk.
@@ -106,9 +112,10 @@ struct Checkpointing::Writer::Shared {
     std::function<void()> turn;
     try {
       if (arrive) arrive();
+      yielded = {};
       turn = turns();
       write_part(part, turn);
-      end_part(std::chrono::ceil<Millis>(Clock::now() - begin));
+      end_part(std::chrono::ceil<Millis>(Clock::now() - begin - yielded));
       if (part.worker > 0) return true;
       const int64_t bytes =
           complete_checkpoint(part, std::move(manifest), Deadline(disk_limit), news);

@@ -170,8 +170,6 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
     check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
   require_class_weight("fit: class_weight", options.class_weight, known_classes(graph, train));
   if (options.validation) check_data("fit, validation", *options.validation, true);
-  if (nn::meets_in_forward(*modules.module(0)))
-    strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");
   require_batch_norms(*this, train, options, strategy.world().shares);
 }
 

@@ -91,9 +91,6 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
-  if (counted_.wanted() && !way_.pace->all_meet() && !course_.by_lease)
-    model_.strategy.require_meeting(
-        "fit: a loss that divides by how many labels count (ignore_label, a class of weight 0)");
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities,
                      way_.pace->all_meet());
   take_up_checkpoints();
@@ -319,8 +316,6 @@ void Fit::raise_in_turn(const Epoch& epoch, const Totals& own) {
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
                     double seconds) {
-  history_.train_seconds += seconds;
-  history_.images += since_.images;
   NamedValues values = means_of(all, compiled_.goals);
   for (const auto& watcher : watchers_)
     std::ranges::copy(watcher->values(), std::back_inserter(values));
@@ -332,6 +327,8 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
     values.emplace_back("val_loss", scores.loss);
     for (const auto& [name, value] : scores.metrics) values.emplace_back("val_" + name, value);
   }
+  history_.train_seconds += seconds;  // until here a checkpoint adds those of the epoch
+  history_.images += since_.images;
   const double rate = seconds > 0 ? static_cast<double>(since_.images) / seconds : 0;
   std::vector<double> row;
   for (const auto& [name, value] : values) row.push_back(value);

@@ -72,6 +72,11 @@ class SparseCrossentropy : public LossKernel {
 
   std::optional<int64_t> ignored_label() const override { return options_.ignore_label; }
 
+  std::optional<int64_t> classes() const override {
+    if (options_.class_weights.empty()) return {};
+    return std::ssize(options_.class_weights);
+  }
+
   std::optional<int64_t> counted(const at::Tensor& target) const override {
     const bool some_do_not =
         options_.ignore_label ||

@@ -55,6 +55,9 @@ class LossKernel {
   /// The label that does not count, where there is one: metrics of the same output leave it out.
   virtual std::optional<int64_t> ignored_label() const { return {}; }
 
+  /// How many classes outputs have, where the loss knows: compile() tells a graph that has others.
+  virtual std::optional<int64_t> classes() const { return {}; }
+
   /// How many labels of `target`, on the CPU, count; 0 of an undefined one. For losses that leave
   /// some out: what fit() and evaluate() make of them is the mean over those that count, of the
   /// whole batch and all replicas; per_sample() is still a mean over all positions of a sample, in

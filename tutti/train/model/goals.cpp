@@ -103,7 +103,12 @@ Goals checked(Goals goals, const std::optional<nn::Graph>& graph) {
       metric = metric.following(loss.from_logits()).ignoring(loss.ignored_label());
     if (!graph) continue;
     const nn::Shape& shape = graph->shape_of(graph->outputs()[goal.place]);
-    require_room("compile", goal.metrics, shape.empty() ? 1 : shape.back());
+    const int64_t width = shape.empty() ? 1 : shape.back();
+    require_room("compile", goal.metrics, width);
+    if (const auto classes = loss.classes(); classes && *classes != width)
+      throw UsageError(
+          fmt::format("compile: loss {}: got {} class_weights, expected {}, one a class",
+                      goal.loss.name(), *classes, width));
   }
   return goals;
 }

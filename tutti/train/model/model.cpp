@@ -25,8 +25,6 @@
 
 namespace tutti {
 
-using detail::Totals;
-
 namespace detail {
 namespace {
 

@@ -63,7 +63,7 @@ class Client::Work {
   std::map<int, SharedBatch> batches_;        // by table: the last
   int speaking_ = -1;                         // server whose message is read
   std::string failure_;
-  bool service_lost_ = false;          // that is the failure
+  bool peer_lost_ = false;             // that is the failure
   std::map<int, std::string> counts_;  // by partition, as servers said
   Streams streams_;
 
@@ -77,7 +77,7 @@ class Client::Work {
   // True when nothing is left.
   bool send_all();
   bool has_room(int partition) const;
-  void lose_service(const std::string& words);
+  void lose_peer(const std::string& words);
   void reach_servers();
   void take_rows(int64_t pull, int partition, const Bytes& rows);
   void deliver(int server, Message message);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tutti/device/devices.h"
@@ -31,8 +32,20 @@ inline bool served_in_step(const Asked& a) {
 inline std::string words_of_staleness(const Asked& a) {
   return "--staleness " + a.strategy.served.staleness.text();
 }
+inline std::string words_of_drop_slowest(const Asked& a) {
+  return fmt::format("--drop-slowest {}", a.strategy.served.drop_slowest);
+}
+inline std::string words_of_on_lost_worker(const Asked& a) {
+  return fmt::format("--on-lost-worker {}", name_of(a.strategy.served.on_lost_worker));
+}
+
+inline bool takes_turns(const Asked& a) {
+  return one_device(a) &&
+         std::max(a.strategy.replicas, mesh::Mesh::parse(a.strategy.mesh, 0).data_replicas()) > 1;
+}
 
 inline constexpr Feature kOneDevice{"`one_device`", one_device};
+inline constexpr Feature kInTurn{"several replicas of `one_device`", takes_turns};
 inline constexpr Feature kMultiWorker{
     "`multi_worker`", [](const Asked& a) { return a.strategy.kind == "multi_worker"; }};
 inline constexpr Feature kCentralStorage{
@@ -51,12 +64,27 @@ inline constexpr Feature kOutOfStep{
     "servers out of step (`--staleness` above 0)",
     [](const Asked& a) { return served(a) && !a.strategy.served.staleness.synchronous(); },
     words_of_staleness};
+inline constexpr Feature kServersSynchronous{
+    "servers in step (`--staleness 0`)",
+    [](const Asked& a) { return served(a) && a.strategy.served.staleness.synchronous(); },
+    words_of_staleness};
+inline constexpr Feature kSomeMissSteps{
+    "servers whose steps some may miss (`--drop-slowest`, `--on-lost-worker`)",
+    [](const Asked& a) { return kServersSynchronous.on(a) && !served_in_step(a); },
+    [](const Asked& a) {
+      return a.strategy.served.drop_slowest > 0 ? words_of_drop_slowest(a)
+                                                : words_of_on_lost_worker(a);
+    }};
 inline constexpr Feature kNotTogether{
     "servers without a step of all (`--staleness` above 0, `--drop-slowest`, `--on-lost-worker`)",
     [](const Asked& a) { return served(a) && !served_in_step(a); }};
 inline constexpr Feature kGoesOnWithoutLost{
     "`--on-lost-worker` continue or wait",
     [](const Asked& a) { return a.strategy.served.on_lost_worker != ps::OnLostWorker::end; }};
+inline constexpr Feature kWaitsForLost{
+    "`--on-lost-worker` wait",
+    [](const Asked& a) { return a.strategy.served.on_lost_worker == ps::OnLostWorker::wait; },
+    words_of_on_lost_worker};
 inline constexpr Feature kCoordinator{
     "a coordinator", [](const Asked& a) { return served(a) && a.machine.coordinated; }};
 
@@ -103,13 +131,16 @@ inline constexpr Feature kTable{"--algorithm-table", is_set<&Options::table>};
 inline constexpr Feature kShardBucket{"shard_bucket_bytes", is_set<&Options::shard_bucket_bytes>};
 inline constexpr Feature kAlone{"alone", is_set<&Options::alone>};
 
-inline constexpr Feature kDropSlowest{"--drop-slowest", is_set_of_servers<&Served::drop_slowest>};
-inline constexpr Feature kOnLostWorker{"--on-lost-worker",
-                                       is_set_of_servers<&Served::on_lost_worker>};
+inline constexpr Feature kDropSlowest{"--drop-slowest", is_set_of_servers<&Served::drop_slowest>,
+                                      words_of_drop_slowest};
+inline constexpr Feature kOnLostWorker{
+    "--on-lost-worker", is_set_of_servers<&Served::on_lost_worker>, words_of_on_lost_worker};
 inline constexpr Feature kScaleByStaleness{"--scale-by-staleness",
                                            is_set_of_servers<&Served::scale_by_staleness>};
-inline constexpr Feature kDelayCompensation{"--delay-compensation",
-                                            is_set_of_servers<&Served::delay_compensation>};
+inline constexpr Feature kDelayCompensation{
+    "--delay-compensation", is_set_of_servers<&Served::delay_compensation>, [](const Asked& a) {
+      return fmt::format("--delay-compensation {}", a.strategy.served.delay_compensation);
+    }};
 inline constexpr Feature kHostSums{"--host-sums", is_set_of_servers<&Served::host_sums>};
 inline constexpr Feature kStopIfNotFinite{"stop_if_not_finite",
                                           is_set_of_servers<&Served::stop_if_not_finite>};
