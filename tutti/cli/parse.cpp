@@ -58,6 +58,7 @@ void take_what_was_typed(const CLI::App& app, Command& command) {
 }
 
 void declare(CLI::App& app, Command& command, int& exit_code) {
+  command.chosen = nullptr;
   app.footer(command.footer);
   if (command.hidden) app.group("");
   app.prefix_command(command.starts_program);

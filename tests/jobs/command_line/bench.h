@@ -1,20 +1,12 @@
 /// `tutti bench` and the lines that it writes.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "tests/jobs/command_line/json_lines.h"
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 
-using Words = std::vector<std::string>;
-
-inline CommandResult bench(Words words, const std::vector<std::string>& environment = {}) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "bench"});
-  return run_command(words, environment, Millis{280'000});
+inline CommandResult bench(const Words& words, const Words& environment = {}) {
+  return run_command(Words{TUTTI_PROGRAM, "bench"} + words, environment, Millis{280'000});
 }
 
 }  // namespace tutti::test

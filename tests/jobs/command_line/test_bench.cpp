@@ -1,7 +1,5 @@
 // Every benchmark of `tutti bench` for a few steps, so that none rots: figures are there, not how
 // good.
-#include <gmock/gmock.h>
-
 #include "tutti/base/host.h"
 
 #include "tests/jobs/command_line/bench.h"
@@ -9,39 +7,17 @@
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-using testing::HasSubstr;
-
 TEST(BenchSmoke, StepUnderEachStrategy) {
-  for (const Words& how : std::vector<Words>{{"one_device"},
-                                             {"mirrored"},
-                                             {"central_storage"},
-                                             {"multi_worker"},
-                                             {"independent"},
-                                             {"parameter_server"},
-                                             {"parameter_server", "--staleness", "inf"}})
+  for (const char* line : {"one_device", "mirrored", "central_storage", "multi_worker",
+                           "independent", "parameter_server", "parameter_server --staleness inf"})
     for (const bool preload : {false, true}) {
+      const Words how = words_of(line);
       const std::string& strategy = how[0];
       const TempFolder folder;
-      Words words = {"step",
-                     "--model",
-                     "mlp",
-                     "--strategy",
-                     strategy,
-                     "--replicas",
-                     "2",
-                     "--batch-size",
-                     "128",
-                     "--steps",
-                     "6",
-                     "--warmup",
-                     "2",
-                     "--data",
-                     kDoodles,
-                     "--json",
-                     folder / "f.json"};
+      Words words =
+          words_of("step --model mlp --replicas 2 --batch-size 128 --steps 6 --warmup 2") +
+          Words{"--data", kDoodles, "--json", folder / "f.json", "--strategy"} + how;
       if (preload) words.push_back("--preload");
-      words.insert(words.end(), how.begin() + 1, how.end());
       const auto result = bench(words);
       ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
       const auto lines = lines_of(folder / "f.json");
@@ -63,23 +39,8 @@ TEST(BenchSmoke, StepUnderEachStrategy) {
 TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
   const auto loss = [](const std::string& strategy, bool unfused) {
     const TempFolder folder;
-    Words words = {"step",
-                   "--model",
-                   "cnn",
-                   "--strategy",
-                   strategy,
-                   "--replicas",
-                   "2",
-                   "--threads",
-                   "1",
-                   "--steps",
-                   "3",
-                   "--warmup",
-                   "1",
-                   "--data",
-                   kDoodles,
-                   "--json",
-                   folder / "f.json"};
+    Words words = words_of("step --model cnn --replicas 2 --threads 1 --steps 3 --warmup 1") +
+                  Words{"--strategy", strategy, "--data", kDoodles, "--json", folder / "f.json"};
     if (unfused) words.push_back("--unfused");
     const auto result = bench(words);
     EXPECT_EQ(result.exit_code, 0) << strategy << result.err;
@@ -146,11 +107,9 @@ TEST(BenchSmoke, AllReduce) {
                {"tcp", 3, "raw stream", {"--order", "any"}, "threads"},
                {"tcp", 2, "raw stream", {"--processes", "--streams", "2"}, "processes"}};
   for (const auto& c : cases) {
-    Words words = {"all-reduce",     "--engine", c.engine,   "--ranks", std::to_string(c.ranks),
-                   "--bytes",        "8,1K,1M",  "--rounds", "1",       "--json",
-                   folder / "f.json"};
-    words.insert(words.end(), c.more.begin(), c.more.end());
-    const auto result = bench(words);
+    const auto result =
+        bench(words_of("all-reduce --bytes 8,1K,1M --rounds 1 --engine " + c.engine) +
+              Words{"--ranks", std::to_string(c.ranks), "--json", folder / "f.json"} + c.more);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const auto lines = lines_of(folder / "f.json");
     ASSERT_EQ(lines.size(), 3u);
@@ -190,14 +149,13 @@ TEST(BenchSmoke, EveryCollective) {
 // Where mpirun is, the whole; elsewhere the answer names it. It starts itself again under mpirun.
 TEST(BenchSmoke, AllReduceOfMpi) {
   const TempFolder folder;
-  const Words words = {"all-reduce",     "--engine", "mpi",      "--ranks", "2",
-                       "--bytes",        "8,64K",    "--rounds", "1",       "--json",
-                       folder / "f.json"};
+  const Words words = words_of("all-reduce --engine mpi --ranks 2 --bytes 8,64K --rounds 1") +
+                      Words{"--json", folder / "f.json"};
   const bool here = run_command({"sh", "-c", "command -v mpirun"}).exit_code == 0;
   const auto result = bench(words);
   if (!here || result.exit_code == 2) {
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("mpirun"), HasSubstr("no MPI library")));
+    EXPECT_THAT(result.err, AnyOf(HasSubstr("mpirun"), HasSubstr("no MPI library")));
     return;
   }
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -208,29 +166,24 @@ TEST(BenchSmoke, AllReduceOfMpi) {
     EXPECT_EQ(line.at("engine"), "mpi");
     EXPECT_EQ(line.at("ranks"), 2);
   }
-  const auto missing = bench(words, {"PATH=" + std::string(folder / "nothing")});
-  EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("mpirun cannot be started"));
+  EXPECT_THAT(bench(words, {"PATH=" + std::string(folder / "nothing")}),
+              Exits(2, Err(HasSubstr("mpirun cannot be started"))));
 }
 
 TEST(BenchSmoke, TuneWritesATableThatAllReduceReads) {
   const TempFolder folder;
   const std::string table = folder / "table.json";
-  const auto tuned =
-      bench({"tune", "--ranks", "2,3", "--bytes", "1K,64K", "--rounds", "1", "--out", table});
-  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
-  EXPECT_THAT(tuned.out, HasSubstr("halving_doubling"));
-  const json written = json::parse(get_bytes(table));
+  ASSERT_THAT(
+      bench({"tune", "--ranks", "2,3", "--bytes", "1K,64K", "--rounds", "1", "--out", table}),
+      Exits(0, Out(HasSubstr("halving_doubling"))));
+  const json written = json_in(table);
   EXPECT_EQ(written.at("tutti_algorithms"), 1);
   const auto& first = written.at("rows").at(0);
   EXPECT_EQ(first.at("collective"), "all_reduce");
   EXPECT_EQ(first.at("max_ranks"), 2);
-  const Words words = {"all-reduce", "--engine", "tcp",      "--ranks", "2",
-                       "--bytes",    "1K",       "--rounds", "1",       "--algorithm-table"};
   const auto with = [&](const std::string& file) {
-    Words all = words;
-    all.push_back(file);
-    return bench(all);
+    return bench(words_of("all-reduce --engine tcp --ranks 2 --bytes 1K --rounds 1") +
+                 Words{"--algorithm-table", file});
   };
   EXPECT_EQ(with(table).exit_code, 0);
   put_bytes(folder / "bad.json", R"({"tutti_algorithms": 1, "rows": [{"collective": "all_reduce",
@@ -258,23 +211,19 @@ TEST(BenchSmoke, Scale) {
 
 // The batch is smaller than the replicas there would be: found before any worker starts.
 TEST(Bench, IndependentWorkersShareTheBatchToo) {
-  const auto result = bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy",
-                             "independent", "--replicas", "3", "--batch-size", "2"});
-  EXPECT_EQ(result.exit_code, 2) << result.out;
-  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy", "independent",
+                     "--replicas", "3", "--batch-size", "2"}),
+              Exits(2, Out("")));
   if (host_facts().usable_cores == 1) return;
-  const auto counted = bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy",
-                              "independent", "--batch-size", "1"});
-  EXPECT_EQ(counted.exit_code, 2) << counted.out;
-  EXPECT_EQ(counted.out, "");
-  EXPECT_THAT(counted.err, testing::StartsWith("tutti bench: --batch-size 1"));
+  EXPECT_THAT(bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy", "independent",
+                     "--batch-size", "1"}),
+              Exits(2, Out(""), Err(StartsWith("tutti bench: --batch-size 1"))));
 }
 
 TEST(Bench, HelpShowsExamples) {
   for (const char* name : {"all-reduce", "tune", "step", "scale"}) {
-    const auto result = bench({name, "--help"});
-    EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out, HasSubstr("tutti bench " + std::string(name))) << result.err;
+    EXPECT_THAT(bench({name, "--help"}),
+                Exits(0, Out(HasSubstr("tutti bench " + std::string(name)))));
   }
 }
 

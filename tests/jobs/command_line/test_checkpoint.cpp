@@ -1,26 +1,15 @@
 // Checkpoints as a user has them: a training that is killed or asked to end goes on to the same
 // weights, and `tutti checkpoint` says what there is.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using Words = std::vector<std::string>;
-using nlohmann::json;
-
-constexpr Millis kLimit{240'000};
 
 // A training that is cut off in the middle of an epoch.
 struct Cut {
@@ -36,12 +25,11 @@ const Cut kResnet18{"resnet18", 1, 4, 2, 96, 8, 2};        // 12, with batch sta
 
 // It is tested on few samples: what is shown here are its weights.
 Words training(const Cut& cut, const std::string& strategy, const Words& more) {
-  Words words = words_of(fmt::format(
-      "{} train {} --data {} --take {} --batch-size {} --epochs {} --strategy {} --replicas 2 "
-      "--threads 1 --validation-split 0.001",
-      TUTTI_PROGRAM, cut.model, kDoodles, cut.samples, cut.batch, cut.epochs, strategy));
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+  return words_of(fmt::format(
+             "{} train {} --data {} --take {} --batch-size {} --epochs {} --strategy {} "
+             "--replicas 2 --threads 1 --validation-split 0.001",
+             TUTTI_PROGRAM, cut.model, kDoodles, cut.samples, cut.batch, cut.epochs, strategy)) +
+         more;
 }
 
 Words training(const std::string& strategy, const Words& more, int epochs = kDoodleCnn.epochs) {
@@ -57,21 +45,20 @@ Words watched(const TempFolder& folder, const Cut& cut, const std::string& strat
                    "--keep-checkpoints", "40", "--slow-worker", fmt::format("0:{}", cut.slowed)});
 }
 
-std::string sha256_of(const std::string& file) {
-  return json::parse(std::ifstream(file)).at("weights_sha256");
-}
+std::string sha256_of(const std::string& file) { return json_in(file).at("weights_sha256"); }
 
 const std::string& straight(const Cut& cut = kDoodleCnn) {
   static std::map<std::string, std::string> known;
   const auto [sha256, fresh] = known.try_emplace(cut.model);
-  if (fresh) {
-    const TempFolder folder;
-    const auto result =
-        run_command(training(cut, "mirrored", {"--json", folder / "straight.json"}), {}, kLimit);
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    sha256->second = sha256_of(folder / "straight.json");
-  }
+  if (fresh) sha256->second = sha_of(figures_of(training(cut, "mirrored", {})));
   return sha256->second;
+}
+
+// A bash script whose $@ are `words`, $LOG and $OUT files for its log and its output.
+CommandResult in_script(const TempFolder& folder, const std::string& script, const Words& words) {
+  return run_command(Words{"bash", "-c", script, "bash"} + words,
+                     {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()},
+                     kProgramLimit);
 }
 
 // Begins a training into $OUT; once it has the checkpoint of its step, `signal` goes to $TO.
@@ -83,27 +70,20 @@ CommandResult cut_off(const TempFolder& folder, const std::string& strategy,
       "do kill -0 $job || {{ cat $LOG; exit 99; }}; sleep 0.02; done; kill -{} -- {}; "
       "wait $job; code=$?; cat $LOG; exit $code",
       cut.step, signal, to);
-  Words words = watched(folder, cut, strategy);
-  words.insert(words.begin(), {"bash", "-c", script, "bash"});
-  return run_command(
-      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
+  return in_script(folder, script, watched(folder, cut, strategy));
 }
 
 void expect_the_same_end(const TempFolder& folder, const std::string& strategy,
                          const Cut& cut = kDoodleCnn) {
-  const auto result = run_command(
-      training(cut, strategy,
-               {"--out", folder / "out", "--resume", "--json", folder / "resumed.json"}),
-      {}, kLimit);
-  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, HasSubstr("goes on from step-0000000000"));
+  ASSERT_THAT(run_command(training(cut, strategy,
+                                   {"--out", folder / "out", "--resume", "--json",
+                                    folder / "resumed.json"}),
+                          {}, kProgramLimit),
+              Exits(0, Out(HasSubstr("goes on from step-0000000000"))));
   EXPECT_EQ(sha256_of(folder / "resumed.json"), straight(cut)) << strategy;
 }
 
-CommandResult checkpoint(Words words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "checkpoint"});
-  return run_command(words, {}, kLimit);
-}
+CommandResult checkpoint(const Words& words) { return tutti(Words{"checkpoint"} + words); }
 
 void expect_a_killed_one_goes_on(const Cut& cut, const std::string& strategy) {
   const TempFolder folder;
@@ -152,23 +132,18 @@ constexpr const char* kKillingTwice =
     "wait $job; code=$?; cat $LOG; exit $code";
 
 Words under_run(const Words& words) {
-  Words all = {TUTTI_PROGRAM, "run", "-n", "2", "--restarts", "3"};
-  all.insert(all.end(), words.begin(), words.end());
-  return all;
+  return Words{TUTTI_PROGRAM, "run", "-n", "2", "--restarts", "3"} + words;
 }
 
 TEST(Checkpoint, AJobWhoseWorkerIsKilledTwiceIsStartedAgainAndEndsWithTheSameWeights) {
   const TempFolder folder;
-  Words words = under_run(watched(folder, kDoodleCnn, "multi_worker"));
-  words.insert(words.end(), {"--json", folder / "f.json"});
-  words.insert(words.begin(), {"bash", "-c", kKillingTwice, "bash"});
-  const auto result = run_command(
-      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
-  ASSERT_EQ(result.exit_code, 0) << result.out;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("rank 1 was killed by SIGKILL\n"),
-                                HasSubstr("the whole job is started again (1 of 3)"),
-                                HasSubstr("the whole job is started again (2 of 3)"),
-                                Not(HasSubstr("(3 of 3)"))));
+  ASSERT_THAT(in_script(folder, kKillingTwice,
+                        under_run(watched(folder, kDoodleCnn, "multi_worker")) +
+                            Words{"--json", folder / "f.json"}),
+              Exits(0, Out(AllOf(HasSubstr("rank 1 was killed by SIGKILL\n"),
+                                 HasSubstr("the whole job is started again (1 of 3)"),
+                                 HasSubstr("the whole job is started again (2 of 3)"),
+                                 Not(HasSubstr("(3 of 3)"))))));
   EXPECT_EQ(sha256_of(folder / "f.json"), straight());
 }
 
@@ -177,7 +152,7 @@ TEST(Checkpoint, AStepThatAlwaysFailsEndsItsJobTheSecondTime) {
   const auto result = run_command(under_run(training(kDoodleCnn, "multi_worker",
                                                      {"--out", folder / "out", "--checkpoint-every",
                                                       "1", "--learning-rate", "1e30"})),
-                                  {}, kLimit);
+                                  {}, kProgramLimit);
   EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("goes on from step-000000000001"));
   EXPECT_THAT(
@@ -191,27 +166,21 @@ TEST(Checkpoint, AStepThatAlwaysFailsEndsItsJobTheSecondTime) {
 
 // Each worker writes what its replica has not sent yet, and gets it back.
 TEST(Checkpoint, WhatCompressionKeepsBackGoesOn) {
-  const Words compressed = {"--compression", "topk:0.05"};
-  const auto sha256 = [&](const std::string& strategy, const TempFolder& folder, Words more) {
-    more.insert(more.end(), compressed.begin(), compressed.end());
-    more.insert(more.end(), {"--json", folder / "f.json"});
-    const auto result = run_command(training(strategy, more), {}, kLimit);
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    return result.exit_code == 0 ? sha256_of(folder / "f.json") : "";
+  const auto sha256 = [&](const std::string& strategy, const Words& more) {
+    return sha_of(figures_of(training(strategy, Words{"--compression", "topk:0.05"} + more)));
   };
-  const TempFolder folder, other;
-  const std::string whole = sha256("mirrored", other, {});
-  sha256("multi_worker", folder, {"--out", folder / "out", "--max-steps", "7"});
-  EXPECT_EQ(sha256("multi_worker", folder, {"--out", folder / "out", "--resume"}), whole);
+  const TempFolder folder;
+  const std::string whole = sha256("mirrored", {});
+  sha256("multi_worker", {"--out", folder / "out", "--max-steps", "7"});
+  EXPECT_EQ(sha256("multi_worker", {"--out", folder / "out", "--resume"}), whole);
 }
 
 TEST(Checkpoint, WhoseTimeIsUpSavesAndEndsWith143) {
   const TempFolder folder;
-  const auto ended =
+  EXPECT_THAT(
       run_command(training("multi_worker", {"--out", folder / "out", "--stop-after", "2"}, 100'000),
-                  {}, kLimit);
-  EXPECT_EQ(ended.exit_code, 143) << ended.out << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("saved step-"));
+                  {}, kProgramLimit),
+      Exits(143, Out(HasSubstr("saved step-"))));
 }
 
 TEST(Checkpoint, OneJobAFolder) {
@@ -220,10 +189,9 @@ TEST(Checkpoint, OneJobAFolder) {
       "set -m; \"$@\" > $LOG 2>&1 & job=$!; until [ -e $OUT/checkpoints/step-000000000003 ]; do "
       "kill -0 $job || exit 99; sleep 0.02; done; \"$@\" --resume; code=$?; echo first $job; "
       "kill -KILL -- -$job; exit $code";
-  Words words = training("mirrored", {"--out", folder / "out", "--checkpoint-every", "3"}, 100'000);
-  words.insert(words.begin(), {"bash", "-c", script, "bash"});
-  const auto second = run_command(
-      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
+  const auto second = in_script(
+      folder, script,
+      training("mirrored", {"--out", folder / "out", "--checkpoint-every", "3"}, 100'000));
   EXPECT_EQ(second.exit_code, 2) << second.out << second.err;
   const std::string pid = second.out.substr(second.out.find("first ") + 6);
   EXPECT_THAT(second.err, AllOf(HasSubstr("another job writes there: process " +
@@ -233,37 +201,32 @@ TEST(Checkpoint, OneJobAFolder) {
 TEST(Checkpoint, ListsVerifiesAndConverts) {
   const TempFolder folder;
   const std::string out = folder / "out";
-  const auto trained = run_command(
-      training("multi_worker", {"--out", out, "--json", folder / "f.json"}, 2), {}, kLimit);
-  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
-  EXPECT_THAT(trained.out, HasSubstr("2 checkpoints in "));
+  ASSERT_THAT(run_command(training("multi_worker", {"--out", out, "--json", folder / "f.json"}, 2),
+                          {}, kProgramLimit),
+              Exits(0, Out(HasSubstr("2 checkpoints in "))));
 
-  const auto listed = checkpoint({"ls", out, "--json", folder / "ls.json"});
-  EXPECT_EQ(listed.exit_code, 0) << listed.err;
-  EXPECT_THAT(listed.out, AllOf(HasSubstr("step-000000000004"), HasSubstr("step-000000000008"),
-                                HasSubstr("multi_worker x2"), HasSubstr("val_accuracy")));
-  const json list = json::parse(std::ifstream(folder / "ls.json"));
+  EXPECT_THAT(checkpoint({"ls", out, "--json", folder / "ls.json"}),
+              Exits(0, Out(AllOf(HasSubstr("step-000000000004"), HasSubstr("step-000000000008"),
+                                 HasSubstr("multi_worker x2"), HasSubstr("val_accuracy")))));
+  const json list = json_in(folder / "ls.json");
   ASSERT_EQ(list.size(), 2U);
   EXPECT_EQ(list[1].at("step"), 8);
 
   // The same weights as training itself has saved.
   const std::string weights = folder / "weights.safetensors";
   EXPECT_EQ(checkpoint({"convert", out, weights}).exit_code, 0);
-  const auto evaluated =
-      run_command({TUTTI_PROGRAM, "evaluate", "doodle_cnn", "--data", "examples/data/quickdraw",
-                   "--checkpoints", weights, "--json", folder / "e.json"},
-                  {}, kLimit);
+  const auto evaluated = tutti({"evaluate", "doodle_cnn", "--data", "examples/data/quickdraw",
+                                "--checkpoints", weights, "--json", folder / "e.json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.out << evaluated.err;
   EXPECT_EQ(sha256_of(folder / "e.json"), sha256_of(folder / "f.json"));
 
   EXPECT_EQ(checkpoint({"verify", out}).exit_code, 0);
   const std::string part = out + "/checkpoints/step-000000000004/part-1-of-2.safetensors";
   std::filesystem::resize_file(part, std::filesystem::file_size(part) - 1);
-  const auto damaged = checkpoint({"verify", out});
-  EXPECT_EQ(damaged.exit_code, 1);
-  EXPECT_THAT(damaged.out,
-              AllOf(HasSubstr("step-000000000004: DAMAGED"), HasSubstr("part-1-of-2.safetensors"),
-                    HasSubstr("step-000000000008: whole")));
+  EXPECT_THAT(checkpoint({"verify", out}),
+              Exits(1, Out(AllOf(HasSubstr("step-000000000004: DAMAGED"),
+                                 HasSubstr("part-1-of-2.safetensors"),
+                                 HasSubstr("step-000000000008: whole")))));
 
   // By its path: in the folder only those with a number are checkpoints.
   const std::string odd = out + "/checkpoints/step-\x1b[2Jred";
@@ -278,9 +241,8 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
 // As on a processor for which the rule chooses the other one.
 TEST(Checkpoint, OfAnotherDenseKernelIsRefusedAndGoesOnByItsOwn) {
   const auto by = [](const std::string& kernel, const Words& more, int epochs) {
-    Words words = training("mirrored", {"--dense-kernel", kernel}, epochs);
-    words.insert(words.end(), more.begin(), more.end());
-    return run_command(words, {}, kLimit);
+    return run_command(training("mirrored", Words{"--dense-kernel", kernel} + more, epochs), {},
+                       kProgramLimit);
   };
   if (const auto tried = by("onednn", {"--max-steps", "1"}, 1); tried.exit_code != 0) {
     EXPECT_EQ(tried.exit_code, 2);

@@ -1,48 +1,32 @@
 // `tutti data`: what is damaged, and how fast it is read.
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include "tests/jobs/command_line/user_data.h"
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using Words = std::vector<std::string>;
-
-CommandResult data(Words words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "data"});
-  return run_command(words, {}, Millis{120'000});
-}
+CommandResult data(const Words& words) { return tutti(Words{"data"} + words); }
 
 TEST(DataVerify, NamesEachDamagedPhoto) {
   const TempFolder folder;
   put_photos(folder / "photos", 300);
-  const auto sound = data({"verify", folder / "photos"});
-  EXPECT_EQ(sound.exit_code, 0) << sound.err;
-  EXPECT_THAT(sound.out,
-              AllOf(HasSubstr("2 classes (dark, light)"), HasSubstr("600 samples read, all sound"),
-                    Not(HasSubstr("damaged"))));
+  EXPECT_THAT(
+      data({"verify", folder / "photos"}),
+      Exits(0, Out(AllOf(HasSubstr("2 classes (dark, light)"),
+                         HasSubstr("600 samples read, all sound"), Not(HasSubstr("damaged"))))));
 
   const auto cut = folder / "photos/light/7.jpg";
   put_bytes(folder / "photos/dark/0.jpg", "");
   put_bytes(folder / "photos/dark/299.jpg", "this is no photo");
   put_bytes(cut, get_bytes(cut).substr(0, 400));
-  const auto result = data({"verify", folder / "photos"});
-  EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("damaged: dark/0.jpg"), HasSubstr("damaged: dark/299.jpg"),
-                    HasSubstr("damaged: light/7.jpg"), Not(HasSubstr("of batch")),
-                    HasSubstr("600 samples read, 3 damaged")));
+  EXPECT_THAT(
+      data({"verify", folder / "photos"}),
+      Exits(1, Out(AllOf(HasSubstr("damaged: dark/0.jpg"), HasSubstr("damaged: dark/299.jpg"),
+                         HasSubstr("damaged: light/7.jpg"), Not(HasSubstr("of batch")),
+                         HasSubstr("600 samples read, 3 damaged")))));
 }
 
 TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
@@ -53,9 +37,7 @@ TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
   put_bytes(folder / "text.txt", "Once upon a time,\nthere was a text.\n");
   for (const char* name : {"flats.csv", "train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                            "rows.jsonl", "text.txt"}) {
-    const auto result = data({"verify", folder / name});
-    EXPECT_EQ(result.exit_code, 0) << name << result.err << result.out;
-    EXPECT_THAT(result.out, HasSubstr("all sound")) << name;
+    EXPECT_THAT(data({"verify", folder / name}), Exits(0, Out(HasSubstr("all sound")))) << name;
   }
   EXPECT_EQ(data({"verify", kDoodles}).exit_code, 0);
 
@@ -109,14 +91,13 @@ TEST(DataVerify, NamesTheLinesOfWhatIsCalledATable) {
 TEST(DataBench, PrintsStagesAndOneObject) {
   const TempFolder folder;
   put_photos(folder / "photos", 40);
-  const auto result =
+  ASSERT_THAT(
       data({"bench", folder / "photos", "--image-size", "16", "--augment", "--batch-size", "20",
-            "--epochs", "3", "--workers", "2", "--json", folder / "figures.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("samples/s"), HasSubstr("MB/s"), HasSubstr("ms a sample"),
-                                HasSubstr("decode_crop"), HasSubstr("random_horizontal_flip"),
-                                HasSubstr("takes longest")));
-  const json figures = json::parse(get_bytes(folder / "figures.json"));
+            "--epochs", "3", "--workers", "2", "--json", folder / "figures.json"}),
+      Exits(0, Out(AllOf(HasSubstr("samples/s"), HasSubstr("MB/s"), HasSubstr("ms a sample"),
+                         HasSubstr("decode_crop"), HasSubstr("random_horizontal_flip"),
+                         HasSubstr("takes longest")))));
+  const json figures = json_in(folder / "figures.json");
   EXPECT_EQ(figures.at("data"), "image_folder");
   EXPECT_EQ(figures.at("samples"), 240);
   EXPECT_GT(figures.at("samples_per_second").get<double>(), 0);
@@ -128,9 +109,7 @@ TEST(DataBench, PrintsStagesAndOneObject) {
   for (const Words& words :
        {Words{"bench", folder / "flats.csv", "--target", "price", "--batch-size", "10"},
         Words{"bench", kDoodles, "--workers", "0"}}) {
-    const auto other = data(words);
-    EXPECT_EQ(other.exit_code, 0) << other.err;
-    EXPECT_THAT(other.out, HasSubstr("samples/s"));
+    EXPECT_THAT(data(words), Exits(0, Out(HasSubstr("samples/s"))));
   }
   for (const Words& words :
        {Words{"bench", folder / "flats.csv"}, Words{"bench", "not/there"},
@@ -146,22 +125,15 @@ TEST(DataBench, ADamagedPhotoEndsItOrIsReplaced) {
   const auto ended = data(words);
   EXPECT_NE(ended.exit_code, 0);
   EXPECT_THAT(ended.err, HasSubstr("dark/3.jpg"));
-  Words replacing = words;
-  replacing.insert(replacing.end(), {"--on-bad", "replace"});
-  const auto replaced = data(replacing);
-  EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
-  EXPECT_THAT(replaced.out, HasSubstr("replaced: dark/3.jpg"));
+  EXPECT_THAT(data(words + Words{"--on-bad", "replace"}),
+              Exits(0, Out(HasSubstr("replaced: dark/3.jpg"))));
 }
 
 TEST(Help, OfNewCommandsHasExamples) {
   for (const Words& words : {Words{"data"}, Words{"data", "verify"}, Words{"data", "bench"},
                              Words{"predict"}, Words{"train"}, Words{"evaluate"}}) {
-    Words all = {TUTTI_PROGRAM};
-    all.insert(all.end(), words.begin(), words.end());
-    all.emplace_back("--help");
-    const auto result = run_command(all);
-    EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out, HasSubstr(words == Words{"data"} ? "verify" : "Example"));
+    EXPECT_THAT(tutti(words + Words{"--help"}),
+                Exits(0, Out(HasSubstr(words == Words{"data"} ? "verify" : "Example"))));
   }
 }
 

@@ -1,23 +1,12 @@
 // What `tutti` says of GPUs, on the fake CUDA: it finds that as a user's finds LibTorch's.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using Words = std::vector<std::string>;
 
 class CommandLineOnDevices : public testing::Test {
  protected:
@@ -28,9 +17,8 @@ class CommandLineOnDevices : public testing::Test {
 
   static std::filesystem::path fake() { return TUTTI_FAKE_CUDA; }
 
-  static CommandResult tutti(Words words, int devices) {
-    words.insert(words.begin(), TUTTI_PROGRAM);
-    return run_command(
+  static CommandResult tutti(const Words& words, int devices) {
+    return test::tutti(
         words,
         // One thread: sums of the fake's kernels depend on the thread that runs them.
         {"LD_LIBRARY_PATH=" + fake().parent_path().string(), "OMP_NUM_THREADS=1",
@@ -39,11 +27,10 @@ class CommandLineOnDevices : public testing::Test {
 };
 
 TEST_F(CommandLineOnDevices, DoctorListsThem) {
-  const auto result = tutti({"doctor"}, 2);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("libtorch_cuda.so\n"), HasSubstr("devices            2\n"),
-                    HasSubstr("cuda:1  "), HasSubstr("512.0 MiB free of 512.0 MiB")));
+  EXPECT_THAT(
+      tutti({"doctor"}, 2),
+      Exits(0, Out(AllOf(HasSubstr("libtorch_cuda.so\n"), HasSubstr("devices            2\n"),
+                         HasSubstr("cuda:1  "), HasSubstr("512.0 MiB free of 512.0 MiB")))));
   const auto json = nlohmann::json::parse(tutti({"doctor", "--json"}, 2).out).at("cuda");
   EXPECT_EQ(json.at("library"), TUTTI_FAKE_CUDA);
   EXPECT_EQ(json.at("devices").size(), 2U);
@@ -52,10 +39,10 @@ TEST_F(CommandLineOnDevices, DoctorListsThem) {
 }
 
 TEST_F(CommandLineOnDevices, DoctorSaysWhatToDoWhereThereAreNone) {
-  const auto result = tutti({"doctor"}, 0);
-  EXPECT_EQ(result.exit_code, 0) << "no problem: " << result.out;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("devices            0: "),
-                                HasSubstr("LibTorch sees no device"), HasSubstr("`nvidia-smi`")));
+  EXPECT_THAT(tutti({"doctor"}, 0),
+              Exits(0, Out(AllOf(HasSubstr("devices            0: "),
+                                 HasSubstr("LibTorch sees no device"), HasSubstr("`nvidia-smi`")))))
+      << "no problem: ";
 }
 
 TEST_F(CommandLineOnDevices, WhatIsNotThereIsAnsweredBeforeTraining) {
@@ -75,27 +62,23 @@ TEST_F(CommandLineOnDevices, WhatIsNotThereIsAnsweredBeforeTraining) {
       {{"--device", "cuda:0", "--memory-limit", "1024"}, 1, "1.0 GiB of 512.0 MiB on cuda:0"},
   };
   for (const auto& c : cases) {
-    Words words = {"train", "mlp", "--data", kDoodles};
-    words.insert(words.end(), c.words.begin(), c.words.end());
-    const auto result = tutti(words, c.devices);
-    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
+    EXPECT_THAT(tutti(Words{"train", "mlp", "--data", kDoodles} + c.words, c.devices),
+                Exits(2, Err(HasSubstr(c.answer))))
+        << testing::PrintToString(c.words);
   }
 }
 
 TEST_F(CommandLineOnDevices, StepsAreNotTimedByTheHostsClock) {
-  const auto result =
-      tutti({"bench", "step", "--model", "mlp", "--data", kDoodles, "--device", "cuda:0"}, 1);
-  EXPECT_EQ(result.exit_code, 2) << result.out;
-  EXPECT_THAT(result.err, HasSubstr("it times steps on CPUs alone"));
+  EXPECT_THAT(
+      tutti({"bench", "step", "--model", "mlp", "--data", kDoodles, "--device", "cuda:0"}, 1),
+      Exits(2, Err(HasSubstr("it times steps on CPUs alone"))));
 }
 
 TEST_F(CommandLineOnDevices, EvaluatesOnAll) {
   const TempFolder folder;
   const auto on_all = [&](const char* command, const Words& more) {
-    Words words = {command, "mlp", "--data", kDoodles, "--device", "cuda"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = tutti(words, 2);
+    const auto result =
+        tutti(Words{command, "mlp", "--data", kDoodles, "--device", "cuda"} + more, 2);
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     return result.out;
   };
@@ -119,21 +102,15 @@ TEST_F(CommandLineOnDevices, WorkersNeedNotHaveAlikeDevices) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
-std::string weights_in(const TempFolder& folder) {
-  std::ifstream file(folder.path() / "model.safetensors", std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Two logical devices of one, as two that take turns; several devices are mirrored by themselves.
 TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   const auto train = [](const Words& more, const TempFolder& folder) {
-    Words words = {"train",  "mlp",          "--data", kDoodles, "--max-steps",
-                   "6",      "--threads",    "1",      "--out",  folder.path().string(),
-                   "--json", folder / "json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = tutti(words, 2);
+    const auto result =
+        tutti(words_of("train mlp --max-steps 6 --threads 1 --data") +
+                  Words{kDoodles, "--out", folder.path(), "--json", folder / "json"} + more,
+              2);
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    return weights_in(folder);
+    return get_bytes(folder / "model.safetensors");
   };
   const TempFolder in_turn, parts, devices;
   const std::string expected = train({"--device", "cuda:0", "--replicas", "2"}, in_turn);
@@ -141,7 +118,7 @@ TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   EXPECT_TRUE(train({"--device", "cuda:0x2", "--memory-limit", "256"}, parts) == expected);
   EXPECT_TRUE(train({"--device", "cuda"}, devices) == expected);
   const auto named = [](const TempFolder& folder) {
-    return nlohmann::json::parse(std::ifstream(folder / "json")).at("devices");
+    return json_in(folder / "json").at("devices");
   };
   EXPECT_EQ(named(parts), nlohmann::json({"cuda:0", "cuda:0"}));
   EXPECT_EQ(named(devices), nlohmann::json({"cuda:0", "cuda:1"}));

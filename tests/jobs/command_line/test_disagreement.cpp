@@ -1,7 +1,5 @@
 // Two workers that were given different flags of `tutti train`: they are refused, or train the bits
 // of two that were given the same. TUTTI_TEST_EVERY_FLAG tries all of them; else a few.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -9,16 +7,11 @@
 #include <regex>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "tests/jobs/command_line/user_data.h"
-#include "tests/support/command.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 // What they train, if nothing else is said.
 enum class Of { table, photos, text, stages, served };
@@ -71,21 +64,16 @@ class Disagreements : public testing::Test {
   std::string in(const std::string& name) const { return folder_ / name; }
 
   Words base(Of of) const {
-    Words words = {"--batch-size", "16",
-                   "--epochs",     "2",
-                   "--max-steps",  "2",
-                   "--threads",    "1",
-                   "--seed",       "7",
-                   "--time-limit", "10",
-                   "--strategy",   of == Of::served ? "parameter_server" : "multi_worker"};
     Words first = {"mlp", "--data", in("a.csv"), "--target", "kind"};
     if (of == Of::photos) first = {"mlp", "--data", in("photos"), "--image-size", "8"};
     if (of == Of::text)
-      first = {"gpt",        "--data", in("text.txt"), "--context", "8", "--layers", "1",
-               "--features", "8",      "--heads",      "2"};
-    if (of == Of::stages) words.insert(words.end(), {"--mesh", "stage=2"});
-    words.insert(words.begin(), first.begin(), first.end());
-    return words;
+      first =
+          words_of("gpt --context 8 --layers 1 --features 8 --heads 2 --data " + in("text.txt"));
+    return first +
+           words_of(
+               "--batch-size 16 --epochs 2 --max-steps 2 --threads 1 --seed 7 --time-limit 10") +
+           Words{"--strategy", of == Of::served ? "parameter_server" : "multi_worker"} +
+           words_of(of == Of::stages ? "--mesh stage=2" : "");
   }
 
   std::vector<Row> job_rows() const;
@@ -107,8 +95,7 @@ Words with(Words words, const Words& flag) {
   if (flag.empty()) return words;
   if (const auto at = std::ranges::find(words, flag[0]); at != words.end())
     words.erase(at, at + std::ssize(flag));
-  words.insert(words.end(), flag.begin(), flag.end());
-  return words;
+  return words + flag;
 }
 
 CommandResult Disagreements::train(const Row& row, const Words& here, const Words& there) const {
@@ -120,16 +107,10 @@ CommandResult Disagreements::train(const Row& row, const Words& here, const Word
   };
   std::filesystem::remove(folder_ / "figures.json");
   std::filesystem::remove_all(folder_ / "out");
-  Words words = {TUTTI_PROGRAM, "run", "-n", "2"};
-  if (row.of == Of::served) words.insert(words.end(), {"--servers", "1"});
-  words.insert(words.end(), {"sh", "-c",
-                             "if [ \"$TUTTI_WORKER\" = 1 ]; then " + command(there) + "; else " +
-                                 command(here) + "; fi"});
-  return run_command(words, {}, Millis{120'000});
-}
-
-std::string weights_in(const std::filesystem::path& figures) {
-  return nlohmann::json::parse(get_bytes(figures)).at("weights_sha256");
+  return tutti(Words{"run", "-n", "2"} + words_of(row.of == Of::served ? "--servers 1" : "") +
+               Words{"sh", "-c",
+                     "if [ \"$TUTTI_WORKER\" = 1 ]; then " + command(there) + "; else " +
+                         command(here) + "; fi"});
 }
 
 // Of two that were given what worker 0 was.
@@ -138,7 +119,7 @@ std::string Disagreements::agreed_weights(const Row& row) {
   if (!weights.empty()) return weights;
   const auto result = train(row, row.here, row.here);
   EXPECT_EQ(result.exit_code, 0) << row.flag << ", the same on both: " << result.err << result.out;
-  if (result.exit_code == 0) weights = weights_in(folder_ / "figures.json");
+  if (result.exit_code == 0) weights = sha_of(json_in(folder_ / "figures.json"));
   return weights;
 }
 
@@ -301,7 +282,7 @@ std::string reason_in(std::string words) {
 }
 
 std::set<std::string> flags_of_help() {
-  const auto help = run_command({TUTTI_PROGRAM, "train", "--help"});
+  const auto help = tutti({"train", "--help"});
   static const std::regex kFlag("\n  (?:-\\w,)?(--[a-z-]+)");
   std::set<std::string> flags;
   for (std::sregex_iterator at(help.out.begin(), help.out.end(), kFlag), end; at != end; ++at)
@@ -330,7 +311,7 @@ TEST_F(Disagreements, AreRefusedOrChangeNoBit) {
       std::printf("%s: %s\n", row.flag.c_str(),
                   trained ? "trained" : reason_in(result.err).c_str());
     if (trained && may_train) {
-      EXPECT_EQ(weights_in(folder_ / "figures.json"), agreed_weights(row));
+      EXPECT_EQ(sha_of(json_in(folder_ / "figures.json")), agreed_weights(row));
       continue;
     }
     EXPECT_NE(row.says, kEqual) << result.err << result.out;

@@ -1,36 +1,18 @@
 // What tutti prints for shells and for man(1), as these read it.
-#include <gmock/gmock.h>
-
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::IsSupersetOf;
-using testing::Not;
-using testing::StartsWith;
-using testing::UnorderedElementsAre;
-using Words = std::vector<std::string>;
-
-CommandResult tutti_says(Words words) {
-  words.insert(words.begin(), TUTTI_PROGRAM);
-  return run_command(words, {}, Millis{60'000});
-}
-
 class Completion : public testing::Test {
  protected:
   void SetUp() override {
-    const CommandResult script = tutti_says({"completion", "bash"});
+    const CommandResult script = tutti({"completion", "bash"});
     ASSERT_EQ(script.exit_code, 0) << script.err;
     std::ofstream(folder_.path() / "tutti.bash") << script.out;
     std::ofstream(folder_.path() / "doodles.npy") << "";
@@ -80,7 +62,7 @@ TEST_F(Completion, OffersFilesWhereTheyAreMeantAndNothingWhereNothingIsKnown) {
 TEST(CompletionOfZsh, NamesEachFlagWithItsHelpAndWords) {
   if (run_command({"bash", "-c", "command -v zsh"}, {}, Millis{60'000}).exit_code != 0)
     GTEST_SKIP() << "no zsh here";
-  const CommandResult script = tutti_says({"completion", "zsh"});
+  const CommandResult script = tutti({"completion", "zsh"});
   ASSERT_EQ(script.exit_code, 0) << script.err;
   TempFolder folder;
   std::ofstream(folder / "_tutti") << script.out;
@@ -103,31 +85,24 @@ TEST(CompletionOfZsh, NamesEachFlagWithItsHelpAndWords) {
 }
 
 TEST(CompletionOfOthers, IsAnsweredWithThoseThatAreKnown) {
-  const CommandResult answer = tutti_says({"completion", "fish"});
-  EXPECT_EQ(answer.exit_code, 2);
-  EXPECT_THAT(answer.err, HasSubstr("unknown shell \"fish\""));
+  EXPECT_THAT(tutti({"completion", "fish"}), Exits(2, Err(HasSubstr("unknown shell \"fish\""))));
 }
 
 TEST(ManPage, IsNoneOfTheCommandsThatAreNamed) {
-  const CommandResult answer = tutti_says({"trian"});
-  EXPECT_EQ(answer.exit_code, 2);
-  EXPECT_THAT(answer.err, AllOf(HasSubstr("did you mean \"train\"?"), HasSubstr("completion"),
-                                Not(HasSubstr("man-page"))));
+  EXPECT_THAT(tutti({"trian"}),
+              Exits(2, Err(AllOf(HasSubstr("did you mean \"train\"?"), HasSubstr("completion"),
+                                 Not(HasSubstr("man-page"))))));
 }
 
 TEST(ManPage, SaysWhatHelpSays) {
-  const CommandResult page = tutti_says({"man-page"});
-  ASSERT_EQ(page.exit_code, 0) << page.err;
-  EXPECT_THAT(page.out, HasSubstr(".TH TUTTI 1"));
-  EXPECT_THAT(page.out, HasSubstr(".SS tutti bench step\n"));
-  EXPECT_THAT(page.out, HasSubstr("\\fB\\-\\-seed\\fR \\fIS\\fR=0\nOf initial weights"));
-  EXPECT_THAT(page.out, HasSubstr("Exit codes: 0 done"));
+  ASSERT_THAT(tutti({"man-page"}),
+              Exits(0, Out(HasSubstr(".TH TUTTI 1")), Out(HasSubstr(".SS tutti bench step\n")),
+                    Out(HasSubstr("\\fB\\-\\-seed\\fR \\fIS\\fR=0\nOf initial weights")),
+                    Out(HasSubstr("Exit codes: 0 done"))));
 }
 
 TEST(Version, IsPrintedAndIsOfThisBuild) {
-  const CommandResult answer = tutti_says({"--version"});
-  EXPECT_EQ(answer.exit_code, 0);
-  EXPECT_EQ(answer.out, "tutti " TUTTI_VERSION "\n");
+  EXPECT_THAT(tutti({"--version"}), Exits(0, Out("tutti " TUTTI_VERSION "\n")));
 }
 
 }  // namespace

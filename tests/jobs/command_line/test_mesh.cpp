@@ -1,31 +1,17 @@
 // `tutti train` on a mesh: what it refuses, and that it trains the weights of one device.
-#include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-using testing::HasSubstr;
-using MeshWords = std::vector<std::string>;
+const Words kTraining = {"train", "doodle_cnn", "--data", kDoodles, "--validation-split", "0.01"};
 
-CommandResult train_on_mesh(MeshWords words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "train", "doodle_cnn", "--data", kDoodles,
-                               "--validation-split", "0.01"});
-  return run_command(words, {}, Millis{240'000});
-}
+CommandResult train_on_mesh(const Words& words) { return tutti(kTraining + words); }
 
-json figures_on_mesh(MeshWords words) {
-  const TempFolder folder;
-  const std::string file = folder / "figures.json";
-  words.insert(words.end(), {"--json", file, "--take", "512", "--epochs", "1", "--threads", "1"});
-  const auto result = train_on_mesh(words);
-  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
-  return result.exit_code == 0 ? json::parse(get_bytes(file)) : json{};
+json figures_on_mesh(const Words& words) {
+  return figures_of(Words{TUTTI_PROGRAM} + kTraining + words +
+                    words_of("--take 512 --epochs 1 --threads 1"));
 }
 
 TEST(TrainOnMesh, TrainsTheWeightsOfOneDevice) {
@@ -45,19 +31,16 @@ TEST(TrainOnMesh, ItsCheckpointBecomesOneFile) {
                                       "256", "--epochs", "1", "--out", folder.path()});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const std::string weights = folder / "converted.safetensors";
-  const auto converted =
-      run_command({TUTTI_PROGRAM, "checkpoint", "convert", folder.path(), weights});
+  const auto converted = tutti({"checkpoint", "convert", folder.path(), weights});
   ASSERT_EQ(converted.exit_code, 0) << converted.err;
   EXPECT_EQ(get_bytes(weights), get_bytes(folder / "model.safetensors"));
 }
 
 TEST(TrainOnMesh, SaysWhatItTrains) {
-  const auto result =
-      train_on_mesh({"--strategy", "mirrored", "--mesh", "stage=2", "--microbatches", "4", "--take",
-                     "512", "--max-steps", "2", "--verbose", "0"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("mesh: 2 replicas: stage 2; pipeline 1f1b, 4 microbatches"));
-  EXPECT_THAT(result.out, HasSubstr("in 2 processes"));
+  EXPECT_THAT(train_on_mesh({"--strategy", "mirrored", "--mesh", "stage=2", "--microbatches", "4",
+                             "--take", "512", "--max-steps", "2", "--verbose", "0"}),
+              Exits(0, Out(HasSubstr("mesh: 2 replicas: stage 2; pipeline 1f1b, 4 microbatches")),
+                    Out(HasSubstr("in 2 processes"))));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // What version 0.1.0 wrote (tests/data/from_0_1) is read whole, and gone on from: bit for bit as
 // from what the present program writes of it.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,26 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/folder_lock.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using Words = std::vector<std::string>;
 
-constexpr Millis kTrainingLimit{240'000};
 const fs::path kOld = "tests/data/from_0_1";
 
 struct Old {
@@ -50,103 +41,32 @@ struct Old {
 const Old kTrainings[] = {
     {"table",
      17,
-     {"linear_regression", "--data", (kOld / "homes.csv").string(), "--target", "price",
-      "--strategy", "mirrored", "--replicas", "2", "--batch-size", "32", "--epochs", "3",
-      "--noise-scale", "--optimizer", "adam", "--checkpoint-every", "5"},
+     words_of("linear_regression --data tests/data/from_0_1/homes.csv --target price"
+              " --strategy mirrored --replicas 2 --batch-size 32 --epochs 3 --noise-scale"
+              " --optimizer adam --checkpoint-every 5"),
      {"optimizer/exp_avg/", "generator/replica/1", "totals/1", "noise_scale", "given_shares"}},
     {"text",
      9,
-     {"gpt",
-      "--data",
-      (kOld / "words.txt").string(),
-      "--strategy",
-      "one_device",
-      "--replicas",
-      "2",
-      "--context",
-      "8",
-      "--layers",
-      "1",
-      "--heads",
-      "2",
-      "--features",
-      "8",
-      "--dropout",
-      "0.2",
-      "--batch-size",
-      "16",
-      "--epochs",
-      "2",
-      "--loss-scaling",
-      "initial=1024,growth_interval=4",
-      "--optimizer",
-      "adamw",
-      "--reduce-on-plateau",
-      "patience=1",
-      "--early-stopping",
-      "patience=5"},
+     words_of("gpt --data tests/data/from_0_1/words.txt --strategy one_device --replicas 2"
+              " --context 8 --layers 1 --heads 2 --features 8 --dropout 0.2 --batch-size 16"
+              " --epochs 2 --loss-scaling initial=1024,growth_interval=4 --optimizer adamw"
+              " --reduce-on-plateau patience=1 --early-stopping patience=5"),
      {"optimizer/exp_avg_sq/", "generator/0", "loss_scale", "callbacks"}},
     {"held_back",
      7,
-     {"linear_regression",
-      "--data",
-      (kOld / "homes.csv").string(),
-      "--target",
-      "price",
-      "--strategy",
-      "multi_worker",
-      "--replicas",
-      "2",
-      "--batch-size",
-      "32",
-      "--epochs",
-      "3",
-      "--reduction",
-      "all_reduce",
-      "--compression",
-      "topk:0.5",
-      "--accumulate",
-      "2",
-      "--optimizer",
-      "sgd"},
+     words_of("linear_regression --data tests/data/from_0_1/homes.csv --target price"
+              " --strategy multi_worker --replicas 2 --batch-size 32 --epochs 3"
+              " --reduction all_reduce --compression topk:0.5 --accumulate 2 --optimizer sgd"),
      {"compression/1/steps", "generator/1", "compression"}},
     {"residuals",
      5,
-     {"gpt",
-      "--data",
-      (kOld / "words.txt").string(),
-      "--strategy",
-      "multi_worker",
-      "--replicas",
-      "2",
-      "--context",
-      "8",
-      "--layers",
-      "1",
-      "--heads",
-      "2",
-      "--features",
-      "16",
-      "--batch-size",
-      "16",
-      "--epochs",
-      "1",
-      "--reduction",
-      "all_reduce",
-      "--compression",
-      "topk:0.5",
-      "--optimizer",
-      "sgd"},
+     words_of("gpt --data tests/data/from_0_1/words.txt --strategy multi_worker --replicas 2"
+              " --context 8 --layers 1 --heads 2 --features 16 --batch-size 16 --epochs 1"
+              " --reduction all_reduce --compression topk:0.5 --optimizer sgd"),
      {"compression/0/residual/", "compression/1/residual/"}}};
 
-json json_in(const fs::path& path) { return json::parse(std::ifstream(path)); }
-
-CommandResult train(Words training, const Words& more) {
-  const Words always = {"--threads", "1", "--seed", "7"};
-  training.insert(training.begin(), {TUTTI_PROGRAM, "train"});
-  for (const Words& words : {always, more})
-    training.insert(training.end(), words.begin(), words.end());
-  return run_command(training, {}, kTrainingLimit);
+CommandResult train(const Words& training, const Words& more) {
+  return tutti(Words{"train"} + training + Words{"--threads", "1", "--seed", "7"} + more);
 }
 
 std::string bytes_of(const Array& array) {
@@ -194,7 +114,7 @@ void write_anew(const fs::path& from, const fs::path& to) {
     write_part(part);
   }
   part.worker = 0;
-  complete_checkpoint(part, manifest, Deadline(kTrainingLimit), {});
+  complete_checkpoint(part, manifest, Deadline(kProgramLimit), {});
 }
 
 // What is the same whoever writes it: but the format, the files, and what parts of the training
@@ -246,10 +166,9 @@ TEST_P(OlderVersions, AreReadWholeAndGoneOnFrom) {
   std::vector<json> ends;
   for (const char* out : {"theirs", "ours"}) {
     const std::string end = folder / (out + std::string(".json"));
-    const auto result = train(old.training, {"--out", folder / out, "--resume",
-                                             "--keep-checkpoints", "1", "--json", end});
-    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-    EXPECT_THAT(result.out, HasSubstr("goes on from " + step));
+    ASSERT_THAT(train(old.training, {"--out", folder / out, "--resume", "--keep-checkpoints", "1",
+                                     "--json", end}),
+                Exits(0, Out(HasSubstr("goes on from " + step))));
     ends.push_back(json_in(end));
   }
   for (const char* same : {"weights_sha256", "train_loss", "val_loss"})
@@ -263,37 +182,23 @@ INSTANTIATE_TEST_SUITE_P(Each, OlderVersions, testing::ValuesIn(kTrainings),
 // Servers write what they go on from before they find that no step is left to do.
 TEST(OlderSnapshots, AreReadWholeAndGoneOnFrom) {
   const TempFolder folder;
-  const Words training = {"linear_regression",
-                          "--data",
-                          (kOld / "homes.csv").string(),
-                          "--target",
-                          "price",
-                          "--strategy",
-                          "parameter_server",
-                          "--replicas",
-                          "2",
-                          "--servers",
-                          "2",
-                          "--staleness",
-                          "0",
-                          "--batch-size",
-                          "32",
-                          "--optimizer",
-                          "adam"};
+  const Words training = words_of(
+      "linear_regression --data tests/data/from_0_1/homes.csv --target price"
+      " --strategy parameter_server --replicas 2 --servers 2 --staleness 0 --batch-size 32"
+      " --optimizer adam");
   const fs::path theirs = kOld / "snapshots", ours = folder / "ours";
   const auto anew = train(
       training, {"--epochs", "1", "--max-steps", "9", "--restore", theirs, "--snapshots", ours});
   EXPECT_THAT(anew.err, HasSubstr("was done before the snapshot")) << anew.out;
   const auto tensors = tensors_in(theirs / "cut-000001");
-  EXPECT_THAT(tensors, testing::Not(IsEmpty()));
+  EXPECT_THAT(tensors, Not(IsEmpty()));
   EXPECT_EQ(tensors_in(ours / "cut-000001"), tensors);
 
   std::vector<json> ends;
   for (const fs::path& from : {theirs, ours}) {
     const std::string end = folder / "end.json";
-    const auto result = train(training, {"--epochs", "3", "--restore", from, "--json", end});
-    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-    EXPECT_THAT(result.out, HasSubstr("going on from"));
+    ASSERT_THAT(train(training, {"--epochs", "3", "--restore", from, "--json", end}),
+                Exits(0, Out(HasSubstr("going on from"))));
     ends.push_back(json_in(end));
   }
   EXPECT_EQ(ends[0].at("weights_sha256"), ends[1].at("weights_sha256"));

@@ -1,31 +1,19 @@
 // tutti plan: the table of schedules, a picture, schedules of one's own; networks; replays of runs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
-CommandResult planned(std::vector<std::string> words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "pipeline"});
-  return run_command(words, {}, Millis{60'000});
-}
+CommandResult planned(const Words& words) { return tutti(Words{"plan", "pipeline"} + words); }
 
 TEST(PlanPipeline, ComparesAllSchedules) {
   const TempFolder folder;
-  const auto result = planned({"--ranks", "4", "--microbatches", "8", "--json", folder / "f.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("1f1b"), HasSubstr("27.3 %"), HasSubstr("dualpipe-v")));
-  const auto rows = nlohmann::json::parse(std::ifstream(folder / "f.json"));
+  ASSERT_THAT(
+      planned({"--ranks", "4", "--microbatches", "8", "--json", folder / "f.json"}),
+      Exits(0, Out(AllOf(HasSubstr("1f1b"), HasSubstr("27.3 %"), HasSubstr("dualpipe-v")))));
+  const auto rows = json_in(folder / "f.json");
   ASSERT_EQ(rows.size(), 6U);
   EXPECT_EQ(rows[3]["schedule"], "zb-h1");
   EXPECT_EQ(rows[3]["time"], 27);
@@ -39,24 +27,17 @@ TEST(PlanPipeline, DrawsOneAndReadsWhatItWrote) {
   EXPECT_THAT(get_bytes(folder / "a.svg"), AllOf(HasSubstr("<svg"), HasSubstr("rank 1")));
   EXPECT_EQ(planned({"--schedule", folder / "own.csv", "--forward", "1,2"}).exit_code, 0);
   std::ofstream(folder / "own.csv") << "F0,B0,F1,B1\nF0,F1,B0,B1\n";
-  const auto refused = planned({"--schedule", folder / "own.csv"});
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("ranks wait for each other: rank 0 at B 0.0"));
-}
-
-CommandResult table(std::vector<std::string> words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "table"});
-  return run_command(words, {}, Millis{60'000});
+  EXPECT_THAT(planned({"--schedule", folder / "own.csv"}),
+              Exits(2, Err(HasSubstr("ranks wait for each other: rank 0 at B 0.0"))));
 }
 
 // Inception before ResNet before AlexNet: what each computes for a parameter.
 TEST(PlanTable, OrdersNetworksByWhatTheyComputeForAByte) {
   const TempFolder folder;
-  const auto result = table({"alexnet", "resnet18", "inception_v3", "--link", "10Gbit,50us",
-                             "--hosts", "16", "--json", folder / "f.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("communication"), HasSubstr("10 Gbit/s, 50 us")));
-  const auto rows = nlohmann::json::parse(std::ifstream(folder / "f.json"));
+  ASSERT_THAT(tutti({"plan", "table", "alexnet", "resnet18", "inception_v3", "--link",
+                     "10Gbit,50us", "--hosts", "16", "--json", folder / "f.json"}),
+              Exits(0, Out(AllOf(HasSubstr("communication"), HasSubstr("10 Gbit/s, 50 us")))));
+  const auto rows = json_in(folder / "f.json");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0]["model"], "inception_v3");
   EXPECT_EQ(rows[1]["model"], "resnet18");
@@ -69,16 +50,11 @@ TEST(PlanTable, OrdersNetworksByWhatTheyComputeForAByte) {
   EXPECT_EQ(rows[2]["balance"], 86);
 }
 
-CommandResult replayed(std::vector<std::string> words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "replay"});
-  return run_command(words, {}, Millis{60'000});
-}
+CommandResult replayed(const Words& words) { return tutti(Words{"plan", "replay"} + words); }
 
-CommandResult trained(const TempFolder& folder, std::vector<std::string> words) {
-  words.insert(words.begin(),
-               {TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--threads", "1", "--batch-size",
-                "96", "--max-steps", "9", "--epochs", "1", "--trace", folder / "trace.json"});
-  return run_command(words, {}, Millis{240'000});
+CommandResult trained(const TempFolder& folder, const Words& words) {
+  return tutti(words_of("train mlp --threads 1 --batch-size 96 --max-steps 9 --epochs 1") +
+               Words{"--data", kDoodles, "--trace", folder / "trace.json"} + words);
 }
 
 // Replicas of processes and of threads, and gradients that accumulate.
@@ -87,14 +63,13 @@ TEST(PlanReplay, OfARunOfEachKindAddsUp) {
     const TempFolder folder;
     const auto run = trained(folder, {"--strategy", kind, "--replicas", "3", "--accumulate", "2"});
     ASSERT_EQ(run.exit_code, 0) << run.err;
-    const auto result =
-        replayed({folder.path(), "--without", "rank:2,rank:0", "--json", folder / "replay.json"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, AllOf(HasSubstr("3 ranks of " + kind), HasSubstr("without rank 2, 0"),
-                                  HasSubstr("the other 1 ranks"), HasSubstr("33.3 %")));
-    const auto json = nlohmann::json::parse(std::ifstream(folder / "replay.json"));
+    ASSERT_THAT(
+        replayed({folder.path(), "--without", "rank:2,rank:0", "--json", folder / "replay.json"}),
+        Exits(0, Out(AllOf(HasSubstr("3 ranks of " + kind), HasSubstr("without rank 2, 0"),
+                           HasSubstr("the other 1 ranks"), HasSubstr("33.3 %")))));
+    const auto json = json_in(folder / "replay.json");
     EXPECT_EQ(json["steps"], 8) << kind;  // of 9, the first left out
-    EXPECT_EQ(json["without"]["ranks"], nlohmann::json({2, 0}));
+    EXPECT_EQ(json["without"]["ranks"], test::json({2, 0}));
     int64_t last = 0;
     for (const auto& rank : json["by_rank"]) last += rank["last_in"].get<int64_t>();
     EXPECT_EQ(last, 8);
@@ -106,16 +81,15 @@ TEST(PlanReplay, OfARunOfEachKindAddsUp) {
 }
 
 TEST(PlanReplay, RunsThatItCannotReplayAreRefused) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+  const std::vector<std::pair<Words, std::string>> cases{
       {{"--strategy", "one_device", "--replicas", "2"}, "take turns"},
       {{"--strategy", "mirrored", "--replicas", "2", "--mesh", "stage=2"}, "parts of one model"}};
   for (const auto& [words, why] : cases) {
     const TempFolder folder;
     const auto run = trained(folder, words);
     ASSERT_EQ(run.exit_code, 0) << run.err;
-    const auto result = replayed({folder.path(), "--without", "rank:1"});
-    EXPECT_EQ(result.exit_code, 2) << result.out;
-    EXPECT_THAT(result.err, AllOf(HasSubstr(why), HasSubstr("expected one of mirrored")));
+    EXPECT_THAT(replayed({folder.path(), "--without", "rank:1"}),
+                Exits(2, Err(AllOf(HasSubstr(why), HasSubstr("expected one of mirrored")))));
   }
 }
 

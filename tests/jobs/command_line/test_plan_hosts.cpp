@@ -1,66 +1,20 @@
 // tutti plan measure in a job of several hosts (network namespaces): the link between them comes
 // into the machine file, and tutti plan uses it; who is lost is named.
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <fstream>
-#include <future>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/hosts.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/command_line/over_hosts.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using Words = std::vector<std::string>;
-
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 /// Noise is no reason for a test to fail: a spread of 10,000 % will do.
 Words measure(const std::string& out, const Words& more = {}) {
-  return Words{TUTTI_PROGRAM, "plan", "measure",   "mlp", "--data",        kDoodles, "--out", out,
-               "--batches",   "4,32", "--seconds", "0.4", "--most-spread", "100"} +
-         more;
+  return Words{TUTTI_PROGRAM, "plan", "measure", "mlp", "--data", kDoodles, "--out", out} +
+         words_of("--batches 4,32 --seconds 0.4 --most-spread 100") + more;
 }
 
-/// Each host starts `workers` of its program.
-std::vector<CommandResult> run_over(const TestHosts& hosts, int workers,
-                                    const std::vector<Words>& programs) {
-  std::vector<std::future<CommandResult>> nodes;
-  for (int h = 0; h < hosts.count(); ++h) {
-    const std::string host = std::filesystem::path(hosts.path(h)).filename();
-    const Words words = Words{"ip",           "netns",
-                              "exec",         host,
-                              TUTTI_PROGRAM,  "run",
-                              "-n",           std::to_string(workers),
-                              "--nodes",      std::to_string(hosts.count()),
-                              "--node-rank",  std::to_string(h),
-                              "--rendezvous", hosts.address(0) + ":29500"} +
-                        programs.at(static_cast<size_t>(h));
-    nodes.push_back(std::async(std::launch::async, [words] {
-      return run_command(words, {"TUTTI_TOKEN=" + std::string(64, '5')}, Millis{300'000});
-    }));
-  }
-  std::vector<CommandResult> results;
-  for (auto& node : nodes) results.push_back(node.get());
-  return results;
-}
-
-class PlanOverHosts : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string why = TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
-  }
-};
+using PlanOverHosts = OverHosts;
 
 // Two workers a host: one of them measures, one takes part, two wait.
 TEST_F(PlanOverHosts, TheLinkThatWasMeasuredIsUsed) {
@@ -72,20 +26,18 @@ TEST_F(PlanOverHosts, TheLinkThatWasMeasuredIsUsed) {
   EXPECT_THAT(results[0].out, AllOf(HasSubstr("all-reduce ms"), HasSubstr("262144"),
                                     HasSubstr("link between 2 hosts: "), Not(HasSubstr("--link"))));
   EXPECT_FALSE(std::filesystem::exists(other)) << "rank 0 alone writes";
-  const auto machine = nlohmann::json::parse(std::ifstream(file));
+  const auto machine = json_in(file);
   EXPECT_EQ(machine["compute"].size(), 2U);
   EXPECT_EQ(machine["link"]["hosts"], 2);
   EXPECT_GT(machine["link"]["bytes_per_second"], 1e6);
   EXPECT_GE(machine["link"]["latency"], 0);
 
   const auto exchange_of = [&](const Words& more, const char* said) {
-    const auto planned =
-        run_command(Words{TUTTI_PROGRAM, "plan", "mlp", "--machine", file, "--hosts", "2",
-                          "--batch", "16", "--json", folder / "p.json"} +
-                    more);
-    EXPECT_EQ(planned.exit_code, 0) << planned.err;
-    EXPECT_THAT(planned.out, HasSubstr(said));
-    const auto rows = nlohmann::json::parse(std::ifstream(folder / "p.json"));
+    EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "plan", "mlp", "--machine", file, "--hosts", "2",
+                                  "--batch", "16", "--json", folder / "p.json"} +
+                            more),
+                Exits(0, Out(HasSubstr(said))));
+    const auto rows = json_in(folder / "p.json");
     return rows.at(0).at("exchange_seconds").get<double>();
   };
   const double measured = exchange_of({}, ", measured between 2 hosts");
@@ -133,10 +85,9 @@ TEST_F(PlanOverHosts, WrongInputOfRankZeroIsToldToAll) {
 TEST(PlanMeasure, OfWorkersOnOneHostIsRefused) {
   const TempFolder folder;
   const std::string file = folder / "here.json";
-  const auto refused = run_command(Words{TUTTI_PROGRAM, "run", "-n", "2"} + measure(file));
-  EXPECT_EQ(refused.exit_code, 2) << refused.out << refused.err;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("all 2 workers of the job are on one host"),
-                                 HasSubstr("tutti run --nodes")));
+  EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "-n", "2"} + measure(file)),
+              Exits(2, Err(AllOf(HasSubstr("all 2 workers of the job are on one host"),
+                                 HasSubstr("tutti run --nodes")))));
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 

@@ -1,38 +1,21 @@
 // tutti plan measure, MODEL and choose: from real steps to a choice, and what wrong input gets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <string>
 #include <utility>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "tests/jobs/command_line/planned_machine.h"
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-CommandResult plan(std::vector<std::string> words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "plan"});
-  return run_command(words, {}, Millis{120'000});
-}
+CommandResult plan(const Words& words) { return tutti(Words{"plan"} + words); }
 
 TEST(PlanMeasure, WritesWhatPlanReads) {
   const TempFolder folder;
   const std::string file = folder / "here.json";
-  const auto measured = plan({"measure", "mlp", "--data", "examples/data/quickdraw", "--out", file,
-                              "--batches", "4,32", "--seconds", "0.4", "--most-spread", "100"});
-  ASSERT_EQ(measured.exit_code, 0) << measured.err;
-  EXPECT_THAT(measured.out, AllOf(HasSubstr("forward ms"), HasSubstr("next: tutti plan mlp")));
-  const auto machine = nlohmann::json::parse(std::ifstream(file));
+  ASSERT_THAT(plan({"measure", "mlp", "--data", kDoodles, "--out", file, "--batches", "4,32",
+                    "--seconds", "0.4", "--most-spread", "100"}),
+              Exits(0, Out(AllOf(HasSubstr("forward ms"), HasSubstr("next: tutti plan mlp")))));
+  const auto machine = json_in(file);
   EXPECT_EQ(machine["compute"].size(), 2U);
   EXPECT_GT(machine["compute"][1]["backward"], 0);
   EXPECT_GT(machine["update"], 0);
@@ -40,7 +23,7 @@ TEST(PlanMeasure, WritesWhatPlanReads) {
   const auto predicted = plan({"mlp", "--machine", file, "--hosts", "1..4", "--link", "1Gbit,50us",
                                "--batch", "16", "--json", folder / "p.json"});
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  const auto rows = nlohmann::json::parse(std::ifstream(folder / "p.json"));
+  const auto rows = json_in(folder / "p.json");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[2]["hosts"], 4);
   EXPECT_GT(rows[2]["exchange_seconds"], rows[1]["exchange_seconds"]);
@@ -53,12 +36,11 @@ TEST(PlanModel, DrawsAndChooses) {
       plan({"mlp", "--machine", file, "--link", "10Gbit,20us", "--svg", folder / "a.svg"});
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
   EXPECT_THAT(get_bytes(folder / "a.svg"), AllOf(HasSubstr("<svg"), HasSubstr("efficiency")));
-  const auto chosen = plan({"choose", "mlp", "--machine", file, "--link", "100Mbit,20us",
-                            "--target-images", "1e6", "--objective", "cost", "--strategy", "all",
-                            "--batch", "8..64", "--json", folder / "c.json"});
-  ASSERT_EQ(chosen.exit_code, 0) << chosen.err;
-  EXPECT_THAT(chosen.out, HasSubstr("the cheapest of 56 jobs"));
-  const auto choice = nlohmann::json::parse(std::ifstream(folder / "c.json"));
+  ASSERT_THAT(plan({"choose", "mlp", "--machine", file, "--link", "100Mbit,20us", "--target-images",
+                    "1e6", "--objective", "cost", "--strategy", "all", "--batch", "8..64", "--json",
+                    folder / "c.json"}),
+              Exits(0, Out(HasSubstr("the cheapest of 56 jobs"))));
+  const auto choice = json_in(folder / "c.json");
   EXPECT_EQ(choice["best"]["hosts"], 1);  // nothing is cheaper than to send nothing
   EXPECT_EQ(choice["tried"], 56);
 }
@@ -67,11 +49,11 @@ TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
   const TempFolder folder;
   const std::string file =
       linked_machine_in(folder, R"({"bytes_per_second": 1.25e7, "latency": 6e-5, "hosts": 3})");
-  const auto figures = [&](std::vector<std::string> words) {
-    words.insert(words.end(), {"--machine", file, "--hosts", "2", "--json", folder / "p.json"});
-    const auto result = plan(words);
+  const auto figures = [&](const Words& words) {
+    const auto result =
+        plan(words + Words{"--machine", file, "--hosts", "2", "--json", folder / "p.json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    return std::pair{result.out, nlohmann::json::parse(std::ifstream(folder / "p.json"))};
+    return std::pair{result.out, json_in(folder / "p.json")};
   };
   const std::string said = "link: 100 Mbit/s, 60 us, measured between 3 hosts\n";
   const auto [out, rows] = figures({"mlp"});
@@ -90,18 +72,15 @@ TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
 
 TEST(PlanModel, SearchesEnginesAndBuckets) {
   const TempFolder folder;
-  const std::vector<std::string> words = {
-      "mlp",     "--machine", machine_in(folder),    "--link", "1Gbit,50us",
-      "--hosts", "1,2",       "--replicas-per-host", "1,2",    "--batch",
-      "8",       "--json",    folder / "p.json"};
-  const auto asked = [&](std::vector<std::string> all, const std::vector<std::string>& more) {
-    all.insert(all.end(), words.begin(), words.end());
-    all.insert(all.end(), more.begin(), more.end());
-    const auto result = plan(all);
+  const Words words =
+      words_of("mlp --link 1Gbit,50us --hosts 1,2 --replicas-per-host 1,2 --batch 8") +
+      Words{"--machine", machine_in(folder), "--json", folder / "p.json"};
+  const auto asked = [&](const Words& first, const Words& more) {
+    const auto result = plan(first + words + more);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    return std::pair(result.out, nlohmann::json::parse(std::ifstream(folder / "p.json")));
+    return std::pair(result.out, json_in(folder / "p.json"));
   };
-  const auto engines = [&](const std::vector<std::string>& more) {
+  const auto engines = [&](const Words& more) {
     std::string all;
     for (const auto& row : asked({}, more).second) all += row["engine"].get<std::string>() + " ";
     return all;
@@ -124,7 +103,7 @@ TEST(PlanModel, CountsWhereNothingWasMeasured) {
   const auto counted = plan({"resnet50", "--gflops", "50000", "--hosts", "2", "--link",
                              "100Gbit,10us", "--batch", "128", "--json", folder / "p.json"});
   ASSERT_EQ(counted.exit_code, 0) << counted.err;
-  const auto rows = nlohmann::json::parse(std::ifstream(folder / "p.json"));
+  const auto rows = json_in(folder / "p.json");
   // 128 x 6 x 4.09 GFLOP at 50 TFLOP/s.
   EXPECT_NEAR(rows[0]["compute_seconds"].get<double>(), 0.0628, 1e-3);
 }

@@ -1,6 +1,4 @@
 // Records in the command line: `tutti data convert`, `index` and `verify`, and trainings on them.
-#include <gmock/gmock.h>
-
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -8,37 +6,20 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/tfrecord.h"
 
 #include "tests/jobs/command_line/user_data.h"
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using Words = std::vector<std::string>;
 
-CommandResult program(Words words) {
-  words.insert(words.begin(), TUTTI_PROGRAM);
-  return run_command(words, {}, Millis{240'000});
-}
-
-CommandResult convert(const Words& words) {
-  Words all = {"data", "convert"};
-  all.insert(all.end(), words.begin(), words.end());
-  return program(all);
-}
+CommandResult convert(const Words& words) { return tutti(Words{"data", "convert"} + words); }
 
 void converted(const Words& words) {
   const auto result = convert(words);
@@ -78,11 +59,10 @@ class Records : public testing::Test {
 };
 
 TEST_F(Records, PhotosGoThroughEveryFormatAndComeBackTheSame) {
-  const auto result = convert({photos_, tar_, "--shard-size", "20K"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("2 classes (dark, light)"),
-                                HasSubstr("columns: jpg uint8 [?] (of x), cls int64 [] (of y)"),
-                                HasSubstr("webdataset, 40 samples in ")));
+  ASSERT_THAT(convert({photos_, tar_, "--shard-size", "20K"}),
+              Exits(0, Out(AllOf(HasSubstr("2 classes (dark, light)"),
+                                 HasSubstr("columns: jpg uint8 [?] (of x), cls int64 [] (of y)"),
+                                 HasSubstr("webdataset, 40 samples in ")))));
   EXPECT_GT(content_of(tar_).size(), 3u);
   EXPECT_EQ(get_bytes(fs::path(tar_) / "cls.labels.txt"), "dark\nlight\n");
   converted({tar_, tfrecord_});
@@ -129,17 +109,14 @@ TEST_F(Records, TablesAndJsonLinesKeepTheirColumns) {
 TEST_F(Records, NothingIsReplacedUnaskedAndNothingHalfStays) {
   converted({photos_, mds_});
   const auto before = content_of(mds_);
-  const auto refused = convert({photos_, mds_});
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr(mds_), HasSubstr("--force")));
+  EXPECT_THAT(convert({photos_, mds_}),
+              Exits(2, Err(AllOf(HasSubstr(mds_), HasSubstr("--force")))));
   fs::remove_all(photos_ / "light");
   put_photos(folder_ / "more", 3);
   converted({folder_ / "more", mds_, "--force"});
   EXPECT_EQ(data::open_records(mds_).num_samples(), 6);
   put_bytes(fs::path(mds_) / "thesis.txt", "years of work");
-  const auto kept = convert({folder_ / "more", mds_, "--force"});
-  EXPECT_EQ(kept.exit_code, 2);
-  EXPECT_THAT(kept.err, HasSubstr("thesis.txt"));
+  EXPECT_THAT(convert({folder_ / "more", mds_, "--force"}), Exits(2, Err(HasSubstr("thesis.txt"))));
 
   converted({folder_ / "more", tfrecord_});
   const auto shard = fs::path(tfrecord_) / "shard-00000.tfrecord";
@@ -147,20 +124,15 @@ TEST_F(Records, NothingIsReplacedUnaskedAndNothingHalfStays) {
   bytes[bytes.size() - 10] ^= 1;  // of the last record's data
   put_bytes(shard, bytes);
   const auto names = folder_.names();
-  const auto damaged = convert({tfrecord_, tar_});
-  EXPECT_EQ(damaged.exit_code, 2) << damaged.out;
-  EXPECT_THAT(damaged.err, AllOf(HasSubstr("shard-00000.tfrecord, record 5"), HasSubstr("checksum"),
-                                 Not(HasSubstr("of batch"))));
+  EXPECT_THAT(convert({tfrecord_, tar_}),
+              Exits(2, Err(AllOf(HasSubstr("shard-00000.tfrecord, record 5"), HasSubstr("checksum"),
+                                 Not(HasSubstr("of batch"))))));
   EXPECT_EQ(folder_.names(), names);
 }
 
 TEST_F(Records, IndexesAreMadeOnceAndSaidToBeOlder) {
   converted({photos_, tar_, "--shard-size", "20K"});
-  const auto index = [&](const Words& more) {
-    Words words = {"data", "index"};
-    words.insert(words.end(), more.begin(), more.end());
-    return program(words);
-  };
+  const auto index = [&](const Words& more) { return tutti(Words{"data", "index"} + more); };
   const auto first = fs::path(tar_) / "shard-00000.tar";
   auto result = index({tar_, "--check"});
   EXPECT_EQ(result.exit_code, 1);
@@ -188,15 +160,13 @@ TEST_F(Records, IndexesAreMadeOnceAndSaidToBeOlder) {
   put_flats(folder_ / "flats.csv", 10);
   converted({photos_, mds_});
   for (const std::string& path : {mds_, (folder_ / "flats.csv").string()}) {
-    const auto none = index({path});
-    EXPECT_EQ(none.exit_code, 0) << none.err;
-    EXPECT_THAT(none.out, HasSubstr("needs no index file"));
+    EXPECT_THAT(index({path}), Exits(0, Out(HasSubstr("needs no index file"))));
   }
   EXPECT_EQ(index({folder_ / "not_there"}).exit_code, 2);
 }
 
 TEST_F(Records, VerifyNamesWhatIsDamagedAndWhere) {
-  const auto verify = [](const std::string& path) { return program({"data", "verify", path}); };
+  const auto verify = [](const std::string& path) { return tutti({"data", "verify", path}); };
   converted({photos_, tar_});
   converted({photos_, tfrecord_});
   converted({photos_, mds_});
@@ -246,14 +216,13 @@ TEST_F(Records, VerifyNamesWhatIsDamagedAndWhere) {
 TEST_F(Records, TrainTheSameWeightsAsTheirPhotosInFolders) {
   const std::string figures = folder_ / "figures.json", out = folder_ / "run";
   const auto weights_of = [&](const std::string& path, const Words& more = {}) {
-    Words words = {"train",  "mlp",    "--data",       path, "--image-size", "8", "--augment",
-                   "--seed", "3",      "--batch-size", "9",  "--epochs",     "1", "--threads",
-                   "1",      "--json", figures};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = program(words);
-    EXPECT_EQ(result.exit_code, 0) << path << result.err << result.out;
-    EXPECT_THAT(result.out, HasSubstr("2 classes; 36 samples to train on, 4 to test"));
-    return json::parse(get_bytes(figures)).at("weights_sha256").get<std::string>();
+    EXPECT_THAT(
+        tutti(words_of("train mlp --image-size 8 --augment --seed 3 --batch-size 9 --epochs 1"
+                       " --threads 1") +
+              Words{"--data", path, "--json", figures} + more),
+        Exits(0, Out(HasSubstr("2 classes; 36 samples to train on, 4 to test"))))
+        << path;
+    return sha_of(json_in(figures));
   };
   const std::string expected = weights_of(photos_);
   for (const std::string& path : {tar_, tfrecord_, mds_}) {
@@ -261,31 +230,30 @@ TEST_F(Records, TrainTheSameWeightsAsTheirPhotosInFolders) {
     EXPECT_EQ(weights_of(path, {"--out", out + fs::path(path).extension().string()}), expected)
         << path;
   }
-  const json spec = json::parse(get_bytes(out + ".tar/data.json"));
+  const json spec = json_in(out + ".tar/data.json");
   EXPECT_EQ(spec.at("kind"), "webdataset");
   EXPECT_EQ(spec.at("classes"), (json{"dark", "light"}));
 
   // Whatever photos lie in, they are tested alike, and a row of a shard is predicted as its photo.
   std::set<std::string> losses;
   for (const std::string& path : {photos_.string(), tar_, tfrecord_, mds_}) {
-    const auto tested = program({"evaluate", "mlp", "--data", path, "--checkpoints", out + ".tar",
-                                 "--threads", "1", "--json", figures});
+    const auto tested = tutti({"evaluate", "mlp", "--data", path, "--checkpoints", out + ".tar",
+                               "--threads", "1", "--json", figures});
     ASSERT_EQ(tested.exit_code, 0) << tested.err;
-    losses.insert(json::parse(get_bytes(figures)).at("loss").dump());
+    losses.insert(json_in(figures).at("loss").dump());
   }
   EXPECT_EQ(losses.size(), 1u) << testing::PrintToString(losses);
   const std::string photo = photos_ / "dark/0.jpg";
   const auto said =
-      program({"predict", "mlp", "--weights", out + ".mds", photo, tfrecord_, folder_ / "none"});
+      tutti({"predict", "mlp", "--weights", out + ".mds", photo, tfrecord_, folder_ / "none"});
   EXPECT_EQ(said.exit_code, 1);
   EXPECT_THAT(said.err, HasSubstr((folder_ / "none").string()));
   const size_t end = said.out.find('\n');
   const std::string answer = said.out.substr(photo.size(), end - photo.size());
   EXPECT_THAT(said.out, AllOf(HasSubstr(photo + ": "), HasSubstr(tfrecord_ + ", row 1" + answer),
                               HasSubstr(tfrecord_ + ", row 40: ")));
-  const auto loaded = program({"data", "bench", mds_, "--image-size", "8", "--batch-size", "10"});
-  EXPECT_EQ(loaded.exit_code, 0) << loaded.err;
-  EXPECT_THAT(loaded.out, HasSubstr("samples/s"));
+  EXPECT_THAT(tutti({"data", "bench", mds_, "--image-size", "8", "--batch-size", "10"}),
+              Exits(0, Out(HasSubstr("samples/s"))));
 }
 
 TEST_F(Records, WhichColumnIsTheLabelIsSaidOrAsked) {
@@ -306,31 +274,25 @@ TEST_F(Records, WhichColumnIsTheLabelIsSaidOrAsked) {
   write(folder_ / "three", true);
   write(folder_ / "none", false);
   const auto train = [&](const std::string& name, const Words& more) {
-    Words words = {"train", "mlp",          "--data", folder_ / name, "--image-size",
-                   "8",     "--batch-size", "6",      "--max-steps",  "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return program(words);
+    return tutti(words_of("train mlp --image-size 8 --batch-size 6 --max-steps 1") +
+                 Words{"--data", folder_ / name} + more);
   };
-  const auto asked = train("three", {});
-  EXPECT_EQ(asked.exit_code, 2);
-  EXPECT_THAT(asked.err, AllOf(HasSubstr("--target COLUMN"), HasSubstr("height, kind")));
-  const auto said = train("three", {"--target", "kind"});
-  EXPECT_EQ(said.exit_code, 0) << said.err;
-  EXPECT_THAT(said.out, HasSubstr("photos of picture, labels of kind, 3 classes"));
-  const auto wrong = train("three", {"--target", "picture"});
-  EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, AllOf(HasSubstr("\"picture\" as the label"), HasSubstr("kind (a whole")));
-  const auto none = train("none", {"--target", "kind"});
-  EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, AllOf(HasSubstr("no column holds photos"), HasSubstr("picture")));
+  EXPECT_THAT(train("three", {}),
+              Exits(2, Err(AllOf(HasSubstr("--target COLUMN"), HasSubstr("height, kind")))));
+  EXPECT_THAT(train("three", {"--target", "kind"}),
+              Exits(0, Out(HasSubstr("photos of picture, labels of kind, 3 classes"))));
+  EXPECT_THAT(
+      train("three", {"--target", "picture"}),
+      Exits(2, Err(AllOf(HasSubstr("\"picture\" as the label"), HasSubstr("kind (a whole")))));
+  EXPECT_THAT(train("none", {"--target", "kind"}),
+              Exits(2, Err(AllOf(HasSubstr("no column holds photos"), HasSubstr("picture")))));
 }
 
 TEST(HelpOfData, HasExamples) {
   for (const char* command : {"verify", "bench", "index", "convert"}) {
-    const auto result = program({"data", command, "--help"});
-    EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out,
-                AllOf(HasSubstr("Examples:"), HasSubstr(std::string("tutti data ") + command)));
+    EXPECT_THAT(tutti({"data", command, "--help"}),
+                Exits(0, Out(AllOf(HasSubstr("Examples:"),
+                                   HasSubstr(std::string("tutti data ") + command)))));
   }
 }
 

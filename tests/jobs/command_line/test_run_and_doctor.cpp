@@ -1,31 +1,15 @@
 // The program `tutti` itself: run, doctor, and its answers to what is wrong.
-#include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/host.h"
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-
-CommandResult tutti_command(std::vector<std::string> words) {
-  words.insert(words.begin(), TUTTI_PROGRAM);
-  return run_command(words);
-}
-
 // All that are wrong: tests/unit/wrong_words.
 TEST(CommandLine, WrongWordsEndTheProgramWith2) {
   const struct {
-    std::vector<std::string> words;
+    Words words;
     const char* answer;
   } cases[] = {
       {{"rnu", "-n", "2", "true"}, "tutti: unknown command \"rnu\"; did you mean \"run\"?"},
@@ -36,25 +20,19 @@ TEST(CommandLine, WrongWordsEndTheProgramWith2) {
       {{}, "tutti: "},
   };
   for (const auto& c : cases) {
-    const auto result = tutti_command(c.words);
-    EXPECT_EQ(result.exit_code, 2) << c.answer << result.err;
-    EXPECT_THAT(result.err, StartsWith(c.answer));
-    EXPECT_EQ(result.out, "") << c.answer;
+    EXPECT_THAT(tutti(c.words), Exits(2, Err(StartsWith(c.answer)), Out(""))) << c.answer;
   }
 }
 
 TEST(CommandLine, HelpShowsExamples) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"doctor", "--help"}}) {
-    const auto result = tutti_command(words);
-    EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:"), HasSubstr("tutti "))) << result.err;
-    EXPECT_EQ(result.err, "");
+  for (const Words& words : {Words{"--help"}, {"run", "--help"}, {"doctor", "--help"}}) {
+    EXPECT_THAT(tutti(words),
+                Exits(0, Out(AllOf(HasSubstr("Examples:"), HasSubstr("tutti "))), Err("")));
   }
 }
 
 TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
-  const auto result = tutti_command({"run", "-n", "2", "echo", "-n", "--grace", "x", "--help"});
+  const auto result = tutti({"run", "-n", "2", "echo", "-n", "--grace", "x", "--help"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* line :
        {"worker 0 pid ", "worker 1 pid ", "[0] --grace x --help\n", "[1] --grace x --help\n"}) {
@@ -64,9 +42,8 @@ TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
 }
 
 TEST(Run, TwoDashesMayStandBeforeTheProgram) {
-  const auto plain = [](std::vector<std::string> words) {
-    words.insert(words.begin(), "run");
-    const auto result = tutti_command(words);
+  const auto plain = [](const Words& words) {
+    const auto result = tutti(Words{"run"} + words);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out.substr(std::min(result.out.find('['), result.out.size()));
   };
@@ -77,36 +54,31 @@ TEST(Run, TwoDashesMayStandBeforeTheProgram) {
 }
 
 TEST(Run, AReaderThatHasSeenEnoughEndsNobody) {
-  const auto result = run_command(
-      {"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1", TUTTI_PROGRAM});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("[0] still here\n"));
+  EXPECT_THAT(
+      run_command({"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1",
+                   TUTTI_PROGRAM}),
+      Exits(0, Err(HasSubstr("[0] still here\n"))));
 }
 
 TEST(Run, OneWorkerUnlessTold) {
-  const auto result = tutti_command({"run", "sh", "-c", "echo of $TUTTI_NUM_WORKERS; echo e >&2"});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, EndsWith("[0] of 1\n"));
-  EXPECT_EQ(result.err, "[0] e\n");
+  EXPECT_THAT(tutti({"run", "sh", "-c", "echo of $TUTTI_NUM_WORKERS; echo e >&2"}),
+              Exits(0, Out(EndsWith("[0] of 1\n")), Err("[0] e\n")));
 }
 
 TEST(Run, TheFirstFailureIsNamedLastAndGivesTheExitCode) {
-  const auto exited =
-      tutti_command({"run", "-n", "2", "sh", "-c", "echo why >&2; exit $TUTTI_WORKER"});
-  EXPECT_EQ(exited.exit_code, 1);
-  EXPECT_THAT(exited.err,
-              AllOf(HasSubstr("  why\n"), EndsWith("tutti run: rank 1 exited with code 1\n")));
+  EXPECT_THAT(tutti({"run", "-n", "2", "sh", "-c", "echo why >&2; exit $TUTTI_WORKER"}),
+              Exits(1, Err(AllOf(HasSubstr("  why\n"),
+                                 EndsWith("tutti run: rank 1 exited with code 1\n")))));
 
-  const auto killed = tutti_command({"run", "sh", "-c", "kill -9 $$"});
-  EXPECT_EQ(killed.exit_code, 137);
-  EXPECT_THAT(killed.err, EndsWith("tutti run: rank 0 was killed by SIGKILL\n"));
+  EXPECT_THAT(tutti({"run", "sh", "-c", "kill -9 $$"}),
+              Exits(137, Err(EndsWith("tutti run: rank 0 was killed by SIGKILL\n"))));
 }
 
 TEST(Run, AJobThatFailedIsStartedAgainAsAWhole) {
   const auto lives = [](const char* restarts) {
-    return tutti_command({"run", "-n", "2", "--restarts", restarts, "sh", "-c",
-                          "echo life ${TUTTI_RESTART:-0}; "
-                          "test $TUTTI_WORKER = 0 || test ${TUTTI_RESTART:-0} = 2"});
+    return tutti({"run", "-n", "2", "--restarts", restarts, "sh", "-c",
+                  "echo life ${TUTTI_RESTART:-0}; "
+                  "test $TUTTI_WORKER = 0 || test ${TUTTI_RESTART:-0} = 2"});
   };
   const auto ended = lives("3");
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
@@ -124,11 +96,11 @@ TEST(Run, AJobThatFailedIsStartedAgainAsAWhole) {
 
 // Worker 1 counts its lives in a file, and fails until it has had as many as it needs.
 CommandResult lives(const TempFolder& folder, int restarts, int needed) {
-  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts),
-                        "--on-lost-worker", "continue", "sh", "-c",
-                        "test $TUTTI_WORKER = 0 && exit 0; echo x >> \"$0\"; "
-                        "echo life $(wc -l < \"$0\"); test $(wc -l < \"$0\") -ge $1",
-                        folder / "lives", std::to_string(needed)});
+  return tutti({"run", "-n", "2", "--restarts", std::to_string(restarts), "--on-lost-worker",
+                "continue", "sh", "-c",
+                "test $TUTTI_WORKER = 0 && exit 0; echo x >> \"$0\"; "
+                "echo life $(wc -l < \"$0\"); test $(wc -l < \"$0\") -ge $1",
+                folder / "lives", std::to_string(needed)});
 }
 
 TEST(Run, FailedWorkersAreStartedAgainWhileOthersGoOn) {
@@ -154,15 +126,15 @@ TEST(Run, AWorkerThatFailsTooOftenIsTheFailure) {
 TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
   const TempFolder folder;
   const auto result =
-      tutti_command({"run", "--restarts", "1", "--on-lost-worker", "continue", "sh", "-c",
-                     "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
-                     "sleep 60 & echo $! > \"$0\"; exit 3",
-                     folder / "child"});
+      tutti({"run", "--restarts", "1", "--on-lost-worker", "continue", "sh", "-c",
+             "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
+             "sleep 60 & echo $! > \"$0\"; exit 3",
+             folder / "child"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
 TEST(Doctor, SaysWhatThisMachineHas) {
-  const auto result = tutti_command({"doctor"});
+  const auto result = tutti({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
   for (const char* word : {"cores", "memory", "/dev/shm", "shm", "LibTorch", "OpenMP", "BLAS",
                            "ABI", "CUDA", "NCCL", "devices"}) {
@@ -172,18 +144,17 @@ TEST(Doctor, SaysWhatThisMachineHas) {
 }
 
 TEST(Doctor, JsonHasTheSameFacts) {
-  const auto result = tutti_command({"doctor", "--json"});
+  const auto result = tutti({"doctor", "--json"});
   EXPECT_EQ(result.exit_code, 0);
-  const auto json = nlohmann::json::parse(result.out);
+  const json said = json::parse(result.out);
   const HostFacts facts = read_host_facts();
-  EXPECT_EQ(json.at("cores_usable").get<int>(), facts.usable_cores);
-  EXPECT_EQ(json.at("memory_total_bytes").get<int64_t>(), facts.memory_total_bytes);
-  EXPECT_EQ(json.at("engines").get<std::vector<std::string>>(),
-            (std::vector<std::string>{"solo", "shm"}));
-  EXPECT_EQ(json.at("torch").at("abi"), "C++11");
-  EXPECT_TRUE(json.at("problems").is_array());
+  EXPECT_EQ(said.at("cores_usable").get<int>(), facts.usable_cores);
+  EXPECT_EQ(said.at("memory_total_bytes").get<int64_t>(), facts.memory_total_bytes);
+  EXPECT_EQ(said.at("engines").get<Words>(), (Words{"solo", "shm"}));
+  EXPECT_EQ(said.at("torch").at("abi"), "C++11");
+  EXPECT_TRUE(said.at("problems").is_array());
   // Without a GPU a cure, and with one none.
-  EXPECT_EQ(json.at("cuda").at("devices").empty(), json.at("cuda").at("cure") != "");
+  EXPECT_EQ(said.at("cuda").at("devices").empty(), said.at("cuda").at("cure") != "");
 }
 
 TEST(Doctor, SaysWhoIsInTheJob) {
@@ -202,15 +173,15 @@ TEST(Doctor, SaysWhoIsInTheJob) {
 
 /// A record of one group of two ranks whose last call is `operation`, not done.
 std::string flight_record_of(int rank, const char* operation) {
-  const nlohmann::json call = {
-      {"number", 1},        {"operation", operation}, {"file", "a.cpp"}, {"line", 3 + rank},
-      {"function", "main"}, {"dtype", "float32"},     {"elements", 10},  {"reduction", "sum"},
-      {"root", 0},          {"state", "submitted"}};
-  const nlohmann::json group = {{"name", "workers"}, {"engine", "shm"}, {"rank", rank},
-                                {"size", 2},         {"failure", ""},   {"operations", {call}}};
-  return nlohmann::json{{"tutti_flight_record", 1}, {"job", "j"},  {"worker", rank},
-                        {"num_workers", 2},         {"host", "h"}, {"pid", 7},
-                        {"groups", {group}}}
+  const json call = {{"number", 1},         {"operation", operation}, {"file", "a.cpp"},
+                     {"line", 3 + rank},    {"function", "main"},     {"dtype", "float32"},
+                     {"elements", 10},      {"reduction", "sum"},     {"root", 0},
+                     {"state", "submitted"}};
+  const json group = {{"name", "workers"}, {"engine", "shm"}, {"rank", rank},
+                      {"size", 2},         {"failure", ""},   {"operations", {call}}};
+  return json{{"tutti_flight_record", 1}, {"job", "j"},  {"worker", rank},
+              {"num_workers", 2},         {"host", "h"}, {"pid", 7},
+              {"groups", {group}}}
       .dump();
 }
 
@@ -218,24 +189,22 @@ TEST(Doctor, SaysWhoDivergedFromFlightRecords) {
   const TempFolder folder;
   put_bytes(folder / "0.json", flight_record_of(0, "all_reduce"));
   put_bytes(folder / "1.json", flight_record_of(1, "broadcast"));
-  const auto both = tutti_command(
-      {"doctor", "record", (folder / "0.json").string(), (folder / "1.json").string()});
-  EXPECT_EQ(both.exit_code, 0) << both.err;
-  EXPECT_THAT(both.out, AllOf(StartsWith("2 files of job j\n"),
-                              HasSubstr("rank 0 called all_reduce (sum) of 10 float32 at a.cpp:3"),
-                              HasSubstr("rank 1 called broadcast of 10 float32 from rank 0 at "
-                                        "a.cpp:4"),
-                              Not(HasSubstr("cores"))));
-  const auto one = tutti_command({"doctor", "record", (folder / "0.json").string()});
+  EXPECT_THAT(
+      tutti({"doctor", "record", (folder / "0.json").string(), (folder / "1.json").string()}),
+      Exits(0, Out(AllOf(StartsWith("2 files of job j\n"),
+                         HasSubstr("rank 0 called all_reduce (sum) of 10 float32 at a.cpp:3"),
+                         HasSubstr("rank 1 called broadcast of 10 float32 from rank 0 at "
+                                   "a.cpp:4"),
+                         Not(HasSubstr("cores"))))));
+  const auto one = tutti({"doctor", "record", (folder / "0.json").string()});
   EXPECT_THAT(one.out, HasSubstr("no record of rank 1"));
 
   put_bytes(folder / "bad.json", flight_record_of(0, "all_redcue"));
-  const auto bad = tutti_command({"doctor", "record", (folder / "bad.json").string()});
-  EXPECT_EQ(bad.exit_code, 2);
-  EXPECT_THAT(bad.err,
-              AllOf(HasSubstr("bad.json"), HasSubstr("groups[0].operations[0].operation")));
-  EXPECT_EQ(tutti_command({"doctor", "record", (folder / "none.json").string()}).exit_code, 2);
-  EXPECT_EQ(tutti_command({"doctor", "record"}).exit_code, 2);
+  EXPECT_THAT(
+      tutti({"doctor", "record", (folder / "bad.json").string()}),
+      Exits(2, Err(AllOf(HasSubstr("bad.json"), HasSubstr("groups[0].operations[0].operation")))));
+  EXPECT_EQ(tutti({"doctor", "record", (folder / "none.json").string()}).exit_code, 2);
+  EXPECT_EQ(tutti({"doctor", "record"}).exit_code, 2);
 }
 
 }  // namespace

@@ -1,36 +1,19 @@
 // `tutti train --shares`: by a file, by speed and what that records, and what is no share.
-#include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
-
 #include "tutti/data/share_schedule.h"
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-CommandResult train_shared(const Words& more) {
-  Words words = {TUTTI_PROGRAM, "train",      "mlp",    "--data",       kDoodles,
-                 "--threads",   "1",          "--take", "150",          "--epochs",
-                 "4",           "--replicas", "2",      "--time-limit", "20"};
-  words.insert(words.end(), more.begin(), more.end());
-  return run_command(words, {}, Millis{120'000});
-}
-
-// "" where it failed.
 std::string weights_by(const std::string& strategy, const std::string& shares) {
-  const TempFolder folder;
-  const std::string figures = folder / "figures.json";
-  Words words = {"--batch-size", "20", "--strategy", strategy, "--json", figures};
-  if (!shares.empty()) words.insert(words.end(), {"--shares", shares});
-  const auto result = train_shared(words);
-  EXPECT_EQ(result.exit_code, 0) << strategy << " " << shares << result.err << result.out;
-  if (result.exit_code != 0) return {};
-  return nlohmann::json::parse(get_bytes(figures)).at("weights_sha256");
+  Words words = Words{TUTTI_PROGRAM} +
+                words_of(
+                    "train mlp --threads 1 --take 150 --epochs 4 --replicas 2 --time-limit 20"
+                    " --batch-size 20") +
+                Words{"--data", kDoodles, "--strategy", strategy};
+  if (!shares.empty()) words = words + Words{"--shares", shares};
+  return sha_of(figures_of(words));
 }
 
 TEST(TrainShares, OfAFileGiveTheWeightsOfOneDevice) {

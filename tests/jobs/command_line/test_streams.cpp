@@ -1,39 +1,25 @@
 // Commands whose standard streams are closed, as those of daemons are, or lose their reader.
-#include <gmock/gmock.h>
-
 #include <array>
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using Words = std::vector<std::string>;
 
 // Of 0, 1 and 2 those whose bit is set in `closed`.
 Words with_closed(int closed, const Words& command) {
   std::string script = "exec \"$@\"";
   for (int stream = 0; stream < 3; ++stream)
     if ((closed >> stream & 1) != 0) script += " " + std::to_string(stream) + ">&-";
-  Words words = {"sh", "-c", script, "sh"};
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
+  return Words{"sh", "-c", script, "sh"} + command;
 }
 
 Words training(const std::filesystem::path& out, const Words& strategy = {"one_device"}) {
-  Words words = {TUTTI_PROGRAM, "train",        "mlp", "--data",
-                 kDoodles,      "--take",       "64",  "--threads",
-                 "1",           "--batch-size", "64",  "--epochs",
-                 "1",           "--out",        out,   "--checkpoint-every",
-                 "1",           "--strategy"};
-  words.insert(words.end(), strategy.begin(), strategy.end());
-  return words;
+  return Words{TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--out", out} +
+         words_of("--take 64 --threads 1 --batch-size 64 --epochs 1 --checkpoint-every 1") +
+         Words{"--strategy"} + strategy;
 }
 
 // What is opened first has the lowest number: the lock of --out, a checkpoint, shared memory.
@@ -74,49 +60,41 @@ TEST(ClosedStreams, EveryCommandDoesItsWork) {
   };
   constexpr std::array kSubsets = {7, 3, 1, 2, 6, 4, 5};
   for (size_t i = 0; i < std::size(commands); ++i) {
-    Words words = {TUTTI_PROGRAM};
-    words.insert(words.end(), commands[i].begin(), commands[i].end());
     const int closed = kSubsets[i % kSubsets.size()];
-    const auto result = run_command(with_closed(closed, words));
+    const auto result = run_command(with_closed(closed, Words{TUTTI_PROGRAM} + commands[i]));
     EXPECT_EQ(result.exit_code, 0)
         << testing::PrintToString(commands[i]) << closed << result.out << result.err;
   }
 }
 
 constexpr const char* kToAReaderOfALine = "set -o pipefail; \"$@\" | head -1";
+const Words kToAFullDisk = {"sh", "-c", "exec \"$@\" > /dev/full", "sh"};
 
 TEST(BrokenStreams, ATrainingKeepsItsModel) {
   for (const Words& strategy : {Words{"one_device"}, Words{"multi_worker", "--replicas", "2"}}) {
     const TempFolder folder;
-    Words words = training(folder / "out", strategy);
-    words.insert(words.begin(), {"bash", "-c", kToAReaderOfALine, "bash"});
-    const auto result = run_command(words);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, "") << "nobody misses those words";
+    EXPECT_THAT(run_command(Words{"bash", "-c", kToAReaderOfALine, "bash"} +
+                            training(folder / "out", strategy)),
+                Exits(0, Err("")))
+        << "nobody misses those words";
     EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
   }
 }
 
 TEST(BrokenStreams, ALogThatIsFullCostsNoModel) {
   const TempFolder folder;
-  Words words = training(folder / "out");
-  words.insert(words.begin(), {"sh", "-c", "exec \"$@\" > /dev/full", "sh"});
-  const auto result = run_command(words);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("stdout cannot be written: No space left on device"));
+  EXPECT_THAT(run_command(kToAFullDisk + training(folder / "out")),
+              Exits(0, Err(HasSubstr("stdout cannot be written: No space left on device"))));
   EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
 }
 
 TEST(BrokenStreams, ResultsThatAreLostAreAnError) {
   const Words command = {TUTTI_PROGRAM, "plan", "table"};
-  Words full = command;
-  full.insert(full.begin(), {"sh", "-c", "exec \"$@\" > /dev/full", "sh"});
-  const auto lost = run_command(full);
-  EXPECT_EQ(lost.exit_code, 1);
-  EXPECT_THAT(lost.err, AllOf(HasSubstr("tutti plan: "), HasSubstr("No space left on device")));
-  Words broken = command;
-  broken.insert(broken.begin(), {"sh", "-c", "\"$@\" | exec true", "sh"});
-  EXPECT_EQ(run_command(broken).err, "") << "nobody wants them";
+  EXPECT_THAT(
+      run_command(kToAFullDisk + command),
+      Exits(1, Err(AllOf(HasSubstr("tutti plan: "), HasSubstr("No space left on device")))));
+  EXPECT_EQ(run_command(Words{"sh", "-c", "\"$@\" | exec true", "sh"} + command).err, "")
+      << "nobody wants them";
 }
 
 }  // namespace

@@ -1,29 +1,13 @@
 // `tutti train gpt`, `evaluate` and `generate`: a model of a text, from the command line alone.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using Words = std::vector<std::string>;
-
-CommandResult run_tutti(Words words, const Words& more = {}) {
-  words.insert(words.begin(), TUTTI_PROGRAM);
-  words.insert(words.end(), more.begin(), more.end());
-  return run_command(words, {}, Millis{240'000});
-}
 
 class TextModel : public testing::Test {
  protected:
@@ -34,10 +18,10 @@ class TextModel : public testing::Test {
   }
 
   Words training(const Words& more = {}) const {
-    Words words{"train",       "gpt", "--data",       text_,   "--context",       "12",
-                "--layers",    "1",   "--heads",      "2",     "--features",      "16",
-                "--threads",   "1",   "--batch-size", "10",    "--learning-rate", "0.01",
-                "--max-steps", "12",  "--json",       figures_};
+    Words words = words_of(
+                      "train gpt --context 12 --layers 1 --heads 2 --features 16 --threads 1"
+                      " --batch-size 10 --learning-rate 0.01 --max-steps 12") +
+                  Words{"--data", text_, "--json", figures_};
     for (size_t i = 0; i < more.size(); ++i) {
       const auto known = std::ranges::find(words, more[i]);
       if (more[i].starts_with("--") && known != words.end())
@@ -48,13 +32,13 @@ class TextModel : public testing::Test {
     return words;
   }
   json trained(const Words& more = {}) {
-    const auto result = run_tutti(training(more));
+    const auto result = tutti(training(more));
     said_ = result.out;
     EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
-    return result.exit_code == 0 ? json::parse(get_bytes(figures_)) : json{};
+    return result.exit_code == 0 ? json_in(figures_) : json{};
   }
   std::string written(const Words& more) {
-    const auto result = run_tutti({"generate", run_, "--threads", "1"}, more);
+    const auto result = tutti(Words{"generate", run_, "--threads", "1"} + more);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out;
   }
@@ -69,9 +53,7 @@ TEST_F(TextModel, TrainsTheSameHoweverReplicasArePlaced) {
   const Words two = {"--replicas", "2", "--dropout", "0.1", "--stride", "1"};
   const json expected = trained(two);
   for (const char* strategy : {"mirrored", "multi_worker"}) {
-    Words more = two;
-    more.insert(more.end(), {"--strategy", strategy});
-    const json got = trained(more);
+    const json got = trained(two + Words{"--strategy", strategy});
     EXPECT_EQ(got.at("weights_sha256"), expected.at("weights_sha256")) << strategy;
     EXPECT_EQ(got.at("val_perplexity"), expected.at("val_perplexity")) << strategy;
   }
@@ -86,16 +68,15 @@ TEST_F(TextModel, IsLearntTestedAndWrites) {
   EXPECT_THAT(
       said_, AllOf(HasSubstr("validation: the last 10 % of " + text_), HasSubstr("18 characters; "),
                    HasSubstr("test perplexity 1."), HasSubstr("characters/s")));
-  const json spec = json::parse(get_bytes(fs::path(run_) / "data.json"));
+  const json spec = json_in(fs::path(run_) / "data.json");
   EXPECT_EQ(spec.at("kind"), "text");
   EXPECT_EQ(spec.at("classes").size(), 18u);
   EXPECT_EQ(spec.at("gpt").at("features"), 16);
 
-  const auto tested = run_tutti(
-      {"evaluate", "gpt", "--data", text_, "--checkpoints", run_, "--json", folder_ / "test.json"});
-  ASSERT_EQ(tested.exit_code, 0) << tested.err;
-  EXPECT_THAT(tested.out, HasSubstr("perplexity 1."));
-  EXPECT_LT(json::parse(get_bytes(folder_ / "test.json")).at("perplexity").get<double>(), 2);
+  ASSERT_THAT(tutti({"evaluate", "gpt", "--data", text_, "--checkpoints", run_, "--json",
+                     folder_ / "test.json"}),
+              Exits(0, Out(HasSubstr("perplexity 1."))));
+  EXPECT_LT(json_in(folder_ / "test.json").at("perplexity").get<double>(), 2);
 
   const Words long_one = {"--prompt", "buckle", "--tokens", "30", "--seed", "1"};
   const std::string text = written(long_one);
@@ -103,7 +84,7 @@ TEST_F(TextModel, IsLearntTestedAndWrites) {
   EXPECT_EQ(written(long_one), text);
   EXPECT_EQ(written({"--prompt", "buckle", "--tokens", "8", "--top-k", "1"}), "buckle my shoe\n");
   EXPECT_EQ(written({"--tokens", "5", "--temperature", "0.01"}), "\nbuckl\n");
-  const auto other = run_tutti({"generate", run_ + "/checkpoints", "--tokens", "1"});
+  const auto other = tutti({"generate", run_ + "/checkpoints", "--tokens", "1"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
 }
 
@@ -119,9 +100,8 @@ TEST_F(TextModel, IsTestedOnAnotherText) {
   const json figures = trained({"--validation", folder_ / "more.csv"});
   EXPECT_GT(figures.at("val_loss").get<double>(), 0);
   put_bytes(folder_ / "greek.txt", "one, two, λ, three, four, five");
-  const auto refused = run_tutti(training({"--validation", folder_ / "greek.txt"}));
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("got the character \"λ\""));
+  EXPECT_THAT(tutti(training({"--validation", folder_ / "greek.txt"})),
+              Exits(2, Err(HasSubstr("got the character \"λ\""))));
 }
 
 }  // namespace

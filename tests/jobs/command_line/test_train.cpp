@@ -1,42 +1,24 @@
 // `tutti train` as a user runs it: bad input, figures, equal weights, signals, a killed worker.
-#include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-using Words = std::vector<std::string>;
-using nlohmann::json;
+CommandResult train(const Words& words) { return tutti(Words{"train"} + words); }
 
-CommandResult train(Words words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
-  return run_command(words, {}, Millis{240'000});
-}
-
-// Figures of a training that must succeed.
-json figures(Words words) {
-  const TempFolder folder;
-  const std::string file = folder / "figures.json";
-  words.insert(words.end(), {"--data", kDoodles, "--json", file});
-  const auto result = train(words);
-  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
-  return result.exit_code == 0 ? json::parse(get_bytes(file)) : json{};
+json figures(const Words& words) {
+  return figures_of(Words{TUTTI_PROGRAM, "train"} + words + Words{"--data", kDoodles});
 }
 
 // Runs a bash script whose $@ is `tutti train ...` and whose $LOG is a file for its output.
-CommandResult train_in_script(const TempFolder& folder, const std::string& script, Words words) {
-  words.insert(words.begin(), {"bash", "-c", "set -m; " + script, "bash", TUTTI_PROGRAM, "train"});
-  words.insert(words.end(), {"--data", kDoodles, "--take", "64", "--batch-size", "16", "--epochs",
-                             "100000", "--validation-split", "0.01"});
-  return run_command(words, {"LOG=" + (folder / "log").string()}, Millis{120'000});
+CommandResult train_in_script(const TempFolder& folder, const std::string& script,
+                              const Words& words) {
+  return run_command(
+      Words{"bash", "-c", "set -m; " + script, "bash", TUTTI_PROGRAM, "train"} + words +
+          words_of("--take 64 --batch-size 16 --epochs 100000 --validation-split 0.01 --data") +
+          Words{kDoodles},
+      {"LOG=" + (folder / "log").string()}, kProgramLimit);
 }
 
 // "$@" in the background, past its first word about an epoch.
@@ -46,9 +28,9 @@ const std::string kStart =
 
 TEST(Train, AGraphThatIsNotPlannedIsSaidOnceInTheLog) {
   const auto log_of = [](const char* model) {
-    return run_command({TUTTI_PROGRAM, "train", model, "--data", kDoodles, "--take", "16",
-                        "--batch-size", "8", "--max-steps", "2", "--validation-split", "0.001"},
-                       {"TUTTI_LOG=info"}, Millis{240'000})
+    return tutti({"train", model, "--data", kDoodles, "--take", "16", "--batch-size", "8",
+                  "--max-steps", "2", "--validation-split", "0.001"},
+                 {"TUTTI_LOG=info"})
         .err;
   };
   const std::string words = "run by autograd, not as one planned step: ";
@@ -60,27 +42,25 @@ TEST(Train, AGraphThatIsNotPlannedIsSaidOnceInTheLog) {
 }
 
 TEST(Train, HelpShowsExamples) {
-  const auto result = train({"--help"});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:"), HasSubstr("tutti train doodle_cnn"),
-                                HasSubstr("--reduction-shape")));
+  EXPECT_THAT(train({"--help"}),
+              Exits(0, Out(AllOf(HasSubstr("Examples:"), HasSubstr("tutti train doodle_cnn"),
+                                 HasSubstr("--reduction-shape")))));
 }
 
 TEST(Train, FiguresAndFiles) {
   const TempFolder folder;
   const std::string out = folder / "a/b", file = folder / "figures.json";
-  const auto result = train({"mlp", "--data", kDoodles, "--strategy", "mirrored", "--replicas", "2",
-                             "--epochs", "2", "--batch-size", "100", "--out", out, "--json", file});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("test accuracy"), HasSubstr(out), HasSubstr(file)));
+  ASSERT_THAT(train({"mlp", "--data", kDoodles, "--strategy", "mirrored", "--replicas", "2",
+                     "--epochs", "2", "--batch-size", "100", "--out", out, "--json", file}),
+              Exits(0, Out(AllOf(HasSubstr("test accuracy"), HasSubstr(out), HasSubstr(file)))));
   EXPECT_THAT(get_bytes(std::filesystem::path(out) / "history.csv"),
               StartsWith("epoch,train_loss"));
   EXPECT_THAT(get_bytes(std::filesystem::path(out) / "history.svg"),
               AllOf(StartsWith("<svg"), HasSubstr("val_accuracy"), HasSubstr("</svg>")));
   EXPECT_GT(std::filesystem::file_size(std::filesystem::path(out) / "model.safetensors"), 400'000u);
-  EXPECT_THAT(folder.names(), testing::UnorderedElementsAre("a", "figures.json"));
+  EXPECT_THAT(folder.names(), UnorderedElementsAre("a", "figures.json"));
 
-  const json all = json::parse(get_bytes(file));
+  const json all = json_in(file);
   EXPECT_EQ(all.at("model"), "mlp");
   EXPECT_EQ(all.at("strategy"), "mirrored");
   EXPECT_EQ(all.at("replicas"), 2);
@@ -96,7 +76,7 @@ TEST(Train, FiguresAndFiles) {
   ASSERT_EQ(all.at("train_loss").size(), 2u);
   EXPECT_LT(all.at("train_loss")[1].get<double>(), all.at("train_loss")[0].get<double>());
   EXPECT_GT(all.at("val_accuracy").get<double>(), 0.7);
-  EXPECT_THAT(all.at("weights_sha256").get<std::string>(), testing::MatchesRegex("[0-9a-f]{64}"));
+  EXPECT_THAT(all.at("weights_sha256").get<std::string>(), MatchesRegex("[0-9a-f]{64}"));
 }
 
 TEST(Train, SameWeightsHoweverReplicasArePlaced) {
@@ -106,9 +86,7 @@ TEST(Train, SameWeightsHoweverReplicasArePlaced) {
         " --validation-split 0.01 --replicas " +
         replicas);
     const auto sha = [&](const std::string& strategy) {
-      Words words = common;
-      words.insert(words.end(), {"--strategy", strategy});
-      const json all = figures(words);
+      const json all = figures(common + Words{"--strategy", strategy});
       EXPECT_EQ(all.at("replicas"), std::stoi(replicas));
       return all.at("weights_sha256").get<std::string>();
     };
@@ -139,10 +117,7 @@ TEST(Train, CompressedGradientsReachTheAccuracyOfWholeOnes) {
 
 TEST(Train, SeedsAndShapesMakeADifference) {
   const Words common = words_of("mlp --max-steps 5 --threads 1 --validation-split 0.01");
-  const auto sha = [&](Words more) {
-    more.insert(more.begin(), common.begin(), common.end());
-    return figures(more).at("weights_sha256").get<std::string>();
-  };
+  const auto sha = [&](const Words& more) { return sha_of(figures(common + more)); };
   const std::string first = sha({"--seed", "1"});
   EXPECT_NE(sha({"--seed", "2"}), first);
   EXPECT_NE(sha({"--seed", "1", "--replicas", "6"}), first);
@@ -153,30 +128,25 @@ TEST(Train, SeedsAndShapesMakeADifference) {
 TEST(Train, JoinsTheLauncherThatStartedIt) {
   const TempFolder folder;
   const std::string file = folder / "f.json";
-  const auto result =
-      run_command({TUTTI_PROGRAM, "run", "-n", "2", TUTTI_PROGRAM, "train", "mlp", "--data",
-                   kDoodles, "--strategy", "multi_worker", "--max-steps", "5", "--json", file});
+  const auto result = tutti({"run", "-n", "2", TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles,
+                             "--strategy", "multi_worker", "--max-steps", "5", "--json", file});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(json::parse(get_bytes(file)).at("replicas"), 2);
+  EXPECT_EQ(json_in(file).at("replicas"), 2);
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] test accuracy"), Not(HasSubstr("[1] "))));
 }
 
 TEST(Train, StopsWhenTheLossIsNoNumber) {
   const Words words = {"mlp", "--data", kDoodles, "--learning-rate", "1e30", "--max-steps", "30"};
-  const auto result = train(words);
-  EXPECT_EQ(result.exit_code, 1) << result.out;
-  EXPECT_THAT(result.err,
-              AllOf(StartsWith("tutti train: "), HasSubstr("step"), HasSubstr("epoch 1")));
-  Words told = words;
-  told.insert(told.end(), {"--nan", "ignore"});
-  EXPECT_EQ(train(told).exit_code, 0);
+  EXPECT_THAT(
+      train(words),
+      Exits(1, Err(AllOf(StartsWith("tutti train: "), HasSubstr("step"), HasSubstr("epoch 1")))));
+  EXPECT_EQ(train(words + Words{"--nan", "ignore"}).exit_code, 0);
 }
 
 TEST(Train, SignalsEndItInOrder) {
   for (const Words& where :
        {Words{"--strategy", "mirrored"}, Words{"--strategy", "multi_worker"}}) {
-    Words words = {"doodle_cnn", "--replicas", "2"};
-    words.insert(words.end(), where.begin(), where.end());
+    const Words words = Words{"doodle_cnn", "--replicas", "2"} + where;
     for (const auto& [name, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
       const TempFolder folder;
       const auto result =
@@ -201,8 +171,8 @@ TEST(Train, SurvivorsNameAKilledWorker) {
                       {"mlp", "--strategy", "multi_worker", "--replicas", "3"});
   const std::string log = get_bytes(folder / "log");
   EXPECT_EQ(result.exit_code, 137) << log << result.err;
-  EXPECT_THAT(log, AllOf(testing::ContainsRegex("\\[0\\] tutti train: .*rank 1"),
-                         testing::ContainsRegex("\\[2\\] tutti train: .*rank 1"),
+  EXPECT_THAT(log, AllOf(ContainsRegex("\\[0\\] tutti train: .*rank 1"),
+                         ContainsRegex("\\[2\\] tutti train: .*rank 1"),
                          HasSubstr("rank 1 was killed by SIGKILL")));
 }
 

@@ -1,26 +1,14 @@
 // What `fit` and `compile` can do, asked for by flags of `tutti train`.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <numbers>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using Words = std::vector<std::string>;
-
-CommandResult train_with(Words words) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
-  return run_command(words, {}, Millis{240'000});
-}
+CommandResult train_with(const Words& words) { return tutti(Words{"train"} + words); }
 
 // Numbers of one column of a CSV file.
 std::vector<double> column(const std::string& csv, const std::string& name) {
@@ -44,7 +32,7 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
   for (const std::string strategy : {"one_device", "mirrored", "multi_worker"}) {
     const TempFolder folder;
     // 512 samples are 8 steps an epoch; the second epoch is no improvement of 1000, and the last.
-    Words words = words_of(
+    const Words words = words_of(
         "mlp --data " + std::string(kDoodles) +
         " --take 512 --batch-size 64 --epochs 3 --threads 1"
         " --validation-split 0.01 --replicas 2 --strategy " +
@@ -53,15 +41,15 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
         " --clip-global-norm 1 --parameter-group *.bias:weight_decay=0 --schedule cosine:alpha=0.5"
         " --warm-up 4 --metrics top_3_accuracy --class-weight cat=2 --early-stopping"
         " min_delta=1000");
-    words.insert(words.end(), {"--model-checkpoint",
-                               "path=" + (folder / "new/{epoch}-{val_accuracy}.st").string(),
-                               "--csv-log", folder / "log.csv", "--tensorboard", folder / "events",
-                               "--json", folder / "figures.json"});
-    const auto result = train_with(words);
-    ASSERT_EQ(result.exit_code, 0) << strategy << result.err << result.out;
-    EXPECT_THAT(result.out, HasSubstr("learning rate: warm_up of cosine"));
+    ASSERT_THAT(
+        train_with(words + Words{"--model-checkpoint",
+                                 "path=" + (folder / "new/{epoch}-{val_accuracy}.st").string(),
+                                 "--csv-log", folder / "log.csv", "--tensorboard",
+                                 folder / "events", "--json", folder / "figures.json"}),
+        Exits(0, Out(HasSubstr("learning rate: warm_up of cosine"))))
+        << strategy;
     const std::string csv = get_bytes(folder / "log.csv");
-    EXPECT_THAT(column(csv, "val_top_3_accuracy"), testing::SizeIs(2)) << csv;
+    EXPECT_THAT(column(csv, "val_top_3_accuracy"), SizeIs(2)) << csv;
     const auto rates = column(csv, "learning_rate");
     ASSERT_EQ(rates.size(), 2u) << csv;
     for (size_t epoch = 0; epoch < 2; ++epoch) {
@@ -72,7 +60,7 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "new"), {}), 2);
     EXPECT_TRUE(std::filesystem::exists(folder / "events/train"));
     EXPECT_TRUE(std::filesystem::exists(folder / "events/validation"));
-    shas.insert(nlohmann::json::parse(get_bytes(folder / "figures.json")).at("weights_sha256"));
+    shas.insert(json_in(folder / "figures.json").at("weights_sha256"));
   }
   EXPECT_EQ(shas.size(), 1u);
 }
@@ -81,15 +69,15 @@ TEST(TrainFlags, LargeBatchesAndTheirNoiseAreTheSameUnderAllStrategies) {
   std::set<std::string> figures;
   for (const std::string strategy : {"one_device", "mirrored", "multi_worker"}) {
     const TempFolder folder;
-    Words words = words_of(
+    const Words words = words_of(
         "mlp --data " + std::string(kDoodles) +
         " --take 1024 --batch-size 256 --epochs 3"
         " --threads 1 --validation-split 0.01 --replicas 2 --strategy " +
         strategy +
         " --optimizer sgd --weight-decay 1e-4 --large-batch base=64,base_rate=0.02,warm_up=2"
         " --noise-scale");
-    words.insert(words.end(), {"--csv-log", folder / "log.csv", "--json", folder / "figures.json"});
-    const auto result = train_with(words);
+    const auto result = train_with(
+        words + Words{"--csv-log", folder / "log.csv", "--json", folder / "figures.json"});
     ASSERT_EQ(result.exit_code, 0) << strategy << result.err << result.out;
     for (const char* line :
          {"large batch: a step has 256 samples, 4 times the 64", "rate 0.02 x 4 = 0.08",
@@ -99,9 +87,9 @@ TEST(TrainFlags, LargeBatchesAndTheirNoiseAreTheSameUnderAllStrategies) {
       EXPECT_THAT(result.out, HasSubstr(line)) << strategy;
     const std::string csv = get_bytes(folder / "log.csv");
     EXPECT_THAT(column(csv, "learning_rate"),
-                testing::ElementsAre(testing::DoubleNear(0.02 + 0.06 * 3 / 8, 1e-12),
-                                     testing::DoubleNear(0.02 + 0.06 * 7 / 8, 1e-12), 0.08));
-    const auto json = nlohmann::json::parse(get_bytes(folder / "figures.json"));
+                ElementsAre(DoubleNear(0.02 + 0.06 * 3 / 8, 1e-12),
+                            DoubleNear(0.02 + 0.06 * 7 / 8, 1e-12), 0.08));
+    const auto json = json_in(folder / "figures.json");
     EXPECT_EQ(json.at("noise_scale").get<std::vector<double>>(), column(csv, "noise_scale"));
     figures.insert(json.at("weights_sha256").dump() + json.at("noise_scale").dump());
   }
@@ -111,12 +99,11 @@ TEST(TrainFlags, LargeBatchesAndTheirNoiseAreTheSameUnderAllStrategies) {
 TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
   const TempFolder folder;
   const std::string out = (folder / "out").string();
-  const auto result =
+  EXPECT_THAT(
       train_with({"mlp", "--data", kDoodles, "--take", "256", "--batch-size", "64", "--epochs", "2",
-                  "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end", "--out", out});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("the loss is not finite"),
-                                HasSubstr("ends there, with the weights before that step")));
+                  "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end", "--out", out}),
+      Exits(0, Err(AllOf(HasSubstr("the loss is not finite"),
+                         HasSubstr("ends there, with the weights before that step")))));
   EXPECT_TRUE(std::filesystem::exists(folder / "out/history.csv"));
 }
 

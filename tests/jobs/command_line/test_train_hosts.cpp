@@ -1,75 +1,33 @@
 // `tutti run --nodes` trains over several hosts (network namespaces): the weights are those of one
 // host, whatever the hosts are.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <future>
-
-#include <nlohmann/json.hpp>
 
 #include "tutti/comm/schedule/schedule_choice.h"
 
-#include "tests/support/command.h"
-#include "tests/support/hosts.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/command_line/over_hosts.h"
 
 namespace tutti::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-const Words kTraining = {"mlp",       "--data", "examples/data/quickdraw",
-                         "--epochs",  "1",      "--batch-size",
-                         "120",       "--seed", "7",
-                         "--threads", "1"};
-
-std::string weights_in(const std::string& file) {
-  return nlohmann::json::parse(get_bytes(file)).at("weights_sha256").get<std::string>();
-}
-
 Words training(const Words& more) {
-  Words words = {TUTTI_PROGRAM, "train"};
-  words.insert(words.end(), kTraining.begin(), kTraining.end());
-  words.insert(words.end(), more.begin(), more.end());
-  if (std::ranges::find(more, "--max-steps") == more.end())
-    words.insert(words.end(), {"--max-steps", "12"});
-  return words;
+  const Words words = Words{TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles} +
+                      words_of("--epochs 1 --batch-size 120 --seed 7 --threads 1") + more;
+  const bool cut = std::ranges::find(more, "--max-steps") != more.end();
+  return cut ? words : words + Words{"--max-steps", "12"};
 }
 
-std::string train_here(const Words& more) {
-  const TempFolder folder;
-  const std::string file = folder / "figures.json";
-  Words words = training(more);
-  words.insert(words.end(), {"--json", file});
-  const auto result = run_command(words, {}, Millis{120'000});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return result.exit_code == 0 ? weights_in(file) : "";
-}
+std::string train_here(const Words& more) { return sha_of(figures_of(training(more))); }
 
 /// Each of `hosts` starts `workers` workers. `more`: flags for each host; `shell`: what starts the
 /// program there.
 std::vector<CommandResult> run_over(const TestHosts& hosts, int workers, const std::string& file,
                                     const std::vector<Words>& more, const Words& shell = {}) {
-  std::vector<std::future<CommandResult>> nodes;
-  for (int h = 0; h < hosts.count(); ++h) {
-    const std::string host = std::filesystem::path(hosts.path(h)).filename();
-    Words words = {"ip", "netns", "exec", host};
-    words.insert(words.end(), shell.begin(), shell.end());
-    words.insert(words.end(), {TUTTI_PROGRAM, "run", "-n", std::to_string(workers), "--nodes",
-                               std::to_string(hosts.count()), "--node-rank", std::to_string(h),
-                               "--rendezvous", hosts.address(0) + ":29500"});
-    Words extra = {"--strategy", "multi_worker", "--json", file};
-    if (!more.empty()) extra.insert(extra.end(), more.at(h).begin(), more.at(h).end());
-    const Words train = training(extra);
-    words.insert(words.end(), train.begin(), train.end());
-    nodes.push_back(std::async(std::launch::async, [words] {
-      return run_command(words, {"TUTTI_TOKEN=" + std::string(64, '5')}, Millis{120'000});
-    }));
-  }
-  std::vector<CommandResult> results;
-  for (auto& node : nodes) results.push_back(node.get());
-  return results;
+  std::vector<Words> programs;
+  for (int h = 0; h < hosts.count(); ++h)
+    programs.push_back(training(Words{"--strategy", "multi_worker", "--json", file} +
+                                (more.empty() ? Words{} : more.at(static_cast<size_t>(h)))));
+  return test::run_over(hosts, workers, programs, shell);
 }
 
 std::string train_over(const TestHosts& hosts, int workers, const std::vector<Words>& more = {}) {
@@ -80,15 +38,10 @@ std::string train_over(const TestHosts& hosts, int workers, const std::vector<Wo
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     good = good && result.exit_code == 0;
   }
-  return good ? weights_in(file) : "";
+  return good ? sha_of(json_in(file)) : "";
 }
 
-class TrainOverHosts : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string why = TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
-  }
-};
+using TrainOverHosts = OverHosts;
 
 TEST_F(TrainOverHosts, TwoOfTwoGiveTheWeightsOfFourLocalRanks) {
   const TestHosts hosts(2);
@@ -107,9 +60,8 @@ TEST_F(TrainOverHosts, UnevenTreesGiveTheWeightsOfOneDeviceWithTheirShape) {
 // Its norms are of whole tensors, of which each host's workers update parts.
 TEST_F(TrainOverHosts, NormsOfTensorsAreThoseOfOneDevice) {
   const Words lamb = {"--optimizer", "lamb", "--learning-rate", "0.01"};
-  Words in_turn = {"--strategy", "one_device", "--replicas", "6", "--reduction-shape", "2x3"};
-  in_turn.insert(in_turn.end(), lamb.begin(), lamb.end());
-  EXPECT_EQ(train_over(TestHosts(2), 3, {lamb, lamb}), train_here(in_turn));
+  const Words in_turn = {"--strategy", "one_device", "--replicas", "6", "--reduction-shape", "2x3"};
+  EXPECT_EQ(train_over(TestHosts(2), 3, {lamb, lamb}), train_here(in_turn + lamb));
 }
 
 // Each host writes its part, and any goes on with all of them.
@@ -118,9 +70,7 @@ TEST_F(TrainOverHosts, CheckpointsOfTwoGoOnThereAndOnOne) {
   const std::string straight = train_over(hosts, 2);
   const TempFolder folder, copy;
   const Words out = {"--out", folder / "out"};
-  Words cut = out, resumed = out;
-  cut.insert(cut.end(), {"--max-steps", "5"});
-  resumed.push_back("--resume");
+  const Words cut = out + Words{"--max-steps", "5"}, resumed = out + Words{"--resume"};
   EXPECT_NE(train_over(hosts, 2, {cut, cut}), straight);
   std::filesystem::copy(folder.path(), copy.path(), std::filesystem::copy_options::recursive);
   EXPECT_EQ(train_over(hosts, 2, {resumed, resumed}), straight);
@@ -142,14 +92,14 @@ TEST_F(TrainOverHosts, CheckpointsNeedNoMoreThanNfsGives) {
   const auto results = run_over(hosts, 1, place / "nfs/figures.json", {flags, flags}, shell);
   for (const CommandResult& result : results) {
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-    EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("not written")));
+    EXPECT_THAT(result.err, Not(HasSubstr("not written")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(place.path())) << "the hosts have mounted nothing";
-  const auto verified = run_command({TUTTI_PROGRAM, "checkpoint", "verify", shared / "out"});
+  const auto verified = tutti({"checkpoint", "verify", shared / "out"});
   EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
   for (const char* step : {"04", "08", "12"})
-    EXPECT_THAT(verified.out, testing::HasSubstr(fmt::format("step-0000000000{}: whole", step)));
-  EXPECT_EQ(weights_in(shared / "figures.json"),
+    EXPECT_THAT(verified.out, HasSubstr(fmt::format("step-0000000000{}: whole", step)));
+  EXPECT_EQ(sha_of(json_in(shared / "figures.json")),
             train_here({"--strategy", "mirrored", "--replicas", "2"}));
 }
 
@@ -158,8 +108,8 @@ TEST_F(TrainOverHosts, CheckpointsWantOneFolderForAll) {
   const auto results = run_over(TestHosts(2), 1, folder / "none.json",
                                 {{"--out", folder / "out"}, {"--out", other / "out"}});
   for (const CommandResult& result : results) EXPECT_NE(result.exit_code, 0) << result.out;
-  EXPECT_THAT(results[1].err, testing::HasSubstr("give one that all hosts share"));
-  EXPECT_THAT(results[0].err, testing::HasSubstr("not all workers see the same folder"));
+  EXPECT_THAT(results[1].err, HasSubstr("give one that all hosts share"));
+  EXPECT_THAT(results[0].err, HasSubstr("not all workers see the same folder"));
 }
 
 // A table may choose any algorithm that keeps the order of summation.
@@ -175,7 +125,7 @@ TEST_F(TrainOverHosts, TheTableOfAlgorithmsChangesNoBit) {
   // That it is read at all: hosts that disagree are told so.
   for (const CommandResult& result : run_over(hosts, 2, folder / "none.json", {table, {}})) {
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.err, testing::HasSubstr("give every rank the same shape, order, table"));
+    EXPECT_THAT(result.err, HasSubstr("give every rank the same shape, order, table"));
   }
 }
 

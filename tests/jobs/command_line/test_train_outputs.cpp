@@ -1,20 +1,11 @@
 // What `tutti train` leaves behind: one job a folder under every strategy, a folder that somebody
 // removes, and disks that are full.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using Words = std::vector<std::string>;
 
 const Words kServed = {"--strategy", "parameter_server", "--replicas", "2", "--servers", "1"};
 const Words kServedOutOfStep = {"--strategy", "parameter_server", "--replicas", "2", "--servers",
@@ -24,11 +15,8 @@ const Words kAlone = {"--strategy", "one_device"};  // without shared memory, wh
 const Words kThreads = {"--strategy", "mirrored", "--replicas", "2"};
 
 Words training(const Words& strategy, const Words& more) {
-  Words words = {TUTTI_PROGRAM, "train",     "mlp", "--data",       kDoodles, "--take",
-                 "256",         "--threads", "1",   "--batch-size", "64"};
-  words.insert(words.end(), strategy.begin(), strategy.end());
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+  return Words{TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles} +
+         words_of("--take 256 --threads 1 --batch-size 64") + strategy + more;
 }
 
 // A bash script beside a training, $@, whose first word on an epoch has been seen; $OUT is its
@@ -38,12 +26,11 @@ CommandResult beside_a_job(const TempFolder& folder, const std::string& script,
   const std::string start =
       "set -m; \"$@\" > $LOG 2>&1 & job=$!; until grep -q 'epoch 1' $LOG; do kill -0 $job || "
       "{ cat $LOG; exit 99; }; sleep 0.05; done; ";
-  Words words = training(
-      strategy, {"--out", folder / "out", "--epochs", epochs, "--json", folder / "figures.json"});
-  words.insert(words.begin(), {"bash", "-c", start + script, "bash"});
-  return run_command(words,
+  return run_command(Words{"bash", "-c", start + script, "bash"} +
+                         training(strategy, {"--out", folder / "out", "--epochs", epochs, "--json",
+                                             folder / "figures.json"}),
                      {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()},
-                     Millis{240'000});
+                     kProgramLimit);
 }
 
 // What `change` does to a training's files, while it stands still with more than half of its epochs
@@ -131,12 +118,17 @@ TEST(TrainOutputs, AFolderThatAnotherJobHasTakenSinceIsNotWrittenTo) {
 
 // ---- full disks ----
 
+CommandResult run_limited(const std::string& limit, const Words& more) {
+  return run_command(Words{"bash", "-c", limit + " exec \"$@\"", "bash"} + training(kAlone, more),
+                     {}, kProgramLimit);
+}
+
 void expect_all_but_weights(const TempFolder& folder, const std::string& said) {
   EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("val_accuracy"));
   EXPECT_THAT(get_bytes(folder / "out/history.svg"), HasSubstr("<svg"));
   const std::string figures = get_bytes(folder / "figures.json");
   ASSERT_FALSE(figures.empty());
-  EXPECT_TRUE(nlohmann::json::parse(figures).contains("weights_sha256"));
+  EXPECT_TRUE(json::parse(figures).contains("weights_sha256"));
   EXPECT_THAT(said, AllOf(HasSubstr("history.csv and "), HasSubstr("figures are in "),
                           Not(HasSubstr("saved " + (folder / "out/model.safetensors").string()))));
 }
@@ -144,10 +136,8 @@ void expect_all_but_weights(const TempFolder& folder, const std::string& said) {
 TEST(TrainOutputs, OneThatIsFullLosesNoOther) {
   const TempFolder folder;
   // No file above 40 kB: the weights are larger, and so are checkpoints.
-  Words words = training(
-      kAlone, {"--epochs", "1", "--out", folder / "out", "--json", folder / "figures.json"});
-  words.insert(words.begin(), {"bash", "-c", "ulimit -f 40; exec \"$@\"", "bash"});
-  const auto full = run_command(words, {}, Millis{240'000});
+  const auto full = run_limited("ulimit -f 40;", {"--epochs", "1", "--out", folder / "out",
+                                                  "--json", folder / "figures.json"});
   EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
   EXPECT_THAT(full.err, AllOf(HasSubstr("model.safetensors"), HasSubstr("File too large")));
   EXPECT_FALSE(std::filesystem::exists(folder / "out/model.safetensors"));
@@ -157,13 +147,12 @@ TEST(TrainOutputs, OneThatIsFullLosesNoOther) {
 // The state of the optimizer is too large, weights are not.
 TEST(TrainOutputs, ALastCheckpointThatCannotBeWrittenIsAFailureOnceAllElseIsSaved) {
   const TempFolder folder;
-  Words words = training(kAlone, {"--epochs", "1", "--out", folder / "out"});
-  words.insert(words.begin(), {"bash", "-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "bash"});
-  const auto full = run_command(words, {}, Millis{240'000});
-  EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
-  EXPECT_THAT(full.err, AllOf(HasSubstr("tutti train: "), HasSubstr("the last checkpoint in "),
-                              HasSubstr("of step 4, was not written")));
-  EXPECT_THAT(full.out, HasSubstr("saved " + (folder / "out/model.safetensors").string()));
+  EXPECT_THAT(
+      run_limited("trap '' XFSZ; ulimit -f 1000;", {"--epochs", "1", "--out", folder / "out"}),
+      Exits(1,
+            Err(AllOf(HasSubstr("tutti train: "), HasSubstr("the last checkpoint in "),
+                      HasSubstr("of step 4, was not written"))),
+            Out(HasSubstr("saved " + (folder / "out/model.safetensors").string()))));
 }
 
 TEST(TrainOutputs, OneThatCannotBeWrittenLosesNoOther) {
@@ -179,13 +168,12 @@ TEST(TrainOutputs, OneThatCannotBeWrittenLosesNoOther) {
 
 TEST(TrainOutputs, AllThatAreLostAreNamed) {
   const TempFolder folder;
-  Words words = training(kAlone, {"--epochs", "1", "--out", folder / "out", "--json", "/dev/full"});
-  words.insert(words.begin(), {"bash", "-c", "ulimit -f 40; exec \"$@\"", "bash"});
-  const auto full = run_command(words, {}, Millis{240'000});
-  EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
-  EXPECT_THAT(full.err, AllOf(HasSubstr("3 outputs are not there"), HasSubstr("model.safetensors"),
-                              HasSubstr("File too large"), HasSubstr("/dev/full"),
-                              HasSubstr("No space left"), HasSubstr("the last checkpoint in ")));
+  EXPECT_THAT(
+      run_limited("ulimit -f 40;",
+                  {"--epochs", "1", "--out", folder / "out", "--json", "/dev/full"}),
+      Exits(1, Err(AllOf(HasSubstr("3 outputs are not there"), HasSubstr("model.safetensors"),
+                         HasSubstr("File too large"), HasSubstr("/dev/full"),
+                         HasSubstr("No space left"), HasSubstr("the last checkpoint in ")))));
   EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("val_accuracy"));
 }
 
@@ -193,17 +181,15 @@ TEST(TrainOutputs, WhatCallbacksCannotWriteCostsThatAlone) {
   for (const Words& strategy : {kAlone, kTogether, kServed}) {
     const TempFolder folder;
     std::filesystem::create_symlink("/dev/full", folder / "weights");
-    const auto full = run_command(
-        training(strategy, {"--epochs", "2", "--out", folder / "out", "--json",
-                            folder / "figures.json", "--csv-log", "/dev/full", "--model-checkpoint",
-                            "path=" + (folder / "weights").string()}),
-        {}, Millis{240'000});
-    EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
-    EXPECT_THAT(full.err,
-                AllOf(HasSubstr("2 outputs are not there"), HasSubstr("cannot write /dev/full"),
-                      HasSubstr("cannot write " + (folder / "weights").string()),
-                      HasSubstr("No space left"), HasSubstr("goes on")))
-        << full.out;
+    EXPECT_THAT(run_command(training(strategy, {"--epochs", "2", "--out", folder / "out", "--json",
+                                                folder / "figures.json", "--csv-log", "/dev/full",
+                                                "--model-checkpoint",
+                                                "path=" + (folder / "weights").string()}),
+                            {}, Millis{240'000}),
+                Exits(1, Err(AllOf(HasSubstr("2 outputs are not there"),
+                                   HasSubstr("cannot write /dev/full"),
+                                   HasSubstr("cannot write " + (folder / "weights").string()),
+                                   HasSubstr("No space left"), HasSubstr("goes on")))));
     EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("\n2,"));
     EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
     EXPECT_TRUE(std::filesystem::exists(folder / "figures.json"));

@@ -1,23 +1,16 @@
 // `tutti train` with fewer samples than a batch has places for, by hand and under every strategy.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/data/safetensors.h"
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 struct Outcome {
-  nlohmann::json figures;
+  json figures;
   data::Safetensors weights;
   std::string out;
 };
@@ -25,14 +18,11 @@ struct Outcome {
 Outcome train_on_few(const Words& more) {
   const TempFolder folder;
   const std::string file = folder / "figures.json";
-  Words words = {TUTTI_PROGRAM, "train", "mlp",   "--data",       "examples/data/quickdraw",
-                 "--threads",   "1",     "--out", folder / "out", "--json",
-                 file};
-  words.insert(words.end(), more.begin(), more.end());
-  const auto result = run_command(words, {}, Millis{120'000});
-  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
-  return {nlohmann::json::parse(get_bytes(file)),
-          data::read_safetensors(folder / "out/model.safetensors"), result.out};
+  const auto result = tutti(Words{"train", "mlp", "--data", kDoodles, "--threads", "1", "--out",
+                                  folder / "out", "--json", file} +
+                            more);
+  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(more) << result.err << result.out;
+  return {json_in(file), data::read_safetensors(folder / "out/model.safetensors"), result.out};
 }
 
 // Largest |a - b| over largest |b|.
@@ -54,9 +44,7 @@ TEST(TrainOnFew, TenSamplesOnThreeReplicasGiveOneSetOfWeights) {
   // Batches of 4, 4 and 2: the third replica has 1, 1 and 0 samples.
   const Words common = {"--take", "10", "--replicas", "3", "--batch-size", "4", "--epochs", "3"};
   const auto train = [&](const std::string& strategy) {
-    Words words = common;
-    words.insert(words.end(), {"--strategy", strategy});
-    return train_on_few(words).figures;
+    return train_on_few(common + Words{"--strategy", strategy}).figures;
   };
   const auto in_turn = train("one_device");
   for (const char* strategy : {"mirrored", "multi_worker", "central_storage", "parameter_server"}) {
@@ -69,23 +57,21 @@ TEST(TrainOnFew, TenSamplesOnThreeReplicasGiveOneSetOfWeights) {
 
 // 17 samples in batches of 4 and 1, three to an update; everything at once.
 TEST(TrainOnFew, AccumulationAndBfloat16GiveOneSetOfWeights) {
-  const Words common = {"--take",   "17", "--replicas",   "3", "--batch-size", "4",
-                        "--epochs", "2",  "--accumulate", "3", "--precision",  "bfloat16"};
+  const Words common = words_of(
+      "--take 17 --replicas 3 --batch-size 4 --epochs 2 --accumulate 3 --precision bfloat16");
   std::vector<std::string> fingerprints;
   for (const char* strategy :
        {"one_device", "mirrored", "multi_worker", "central_storage", "parameter_server"}) {
-    Words words = common;
-    words.insert(words.end(), {"--strategy", strategy});
-    const auto outcome = train_on_few(words);
+    const auto outcome = train_on_few(common + Words{"--strategy", strategy});
     fingerprints.push_back(outcome.figures.at("weights_sha256"));
     EXPECT_EQ(outcome.figures.at("precision"), "bfloat16");
     EXPECT_EQ(outcome.figures.at("accumulate"), 3);
-    EXPECT_THAT(outcome.out, testing::AllOf(testing::HasSubstr("an update every 3 batches"),
-                                            testing::HasSubstr("after 4 steps")));
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("an update every 3 batches"), HasSubstr("after 4 steps")));
     for (const auto& [name, array] : outcome.weights.arrays)
       EXPECT_EQ(array.dtype(), DType::float32) << name;
   }
-  EXPECT_THAT(fingerprints, testing::Each(fingerprints[0]));
+  EXPECT_THAT(fingerprints, Each(fingerprints[0]));
 }
 
 TEST(TrainOnFew, AccumulatedBatchesAreOneLargeBatch) {
@@ -98,9 +84,8 @@ TEST(TrainOnFew, AccumulatedBatchesAreOneLargeBatch) {
 
 TEST(TrainOnFew, OneStepOfThreeReplicasIsThatOfOne) {
   const Words common = {"--take", "10", "--batch-size", "4", "--max-steps", "1"};
-  Words three = common;
-  three.insert(three.end(), {"--replicas", "3", "--strategy", "mirrored"});
-  const auto of_three = train_on_few(three), of_one = train_on_few(common);
+  const auto of_three = train_on_few(common + Words{"--replicas", "3", "--strategy", "mirrored"});
+  const auto of_one = train_on_few(common);
   EXPECT_LT(relative_difference(of_three.weights, of_one.weights), 1e-5);
   EXPECT_NEAR(of_three.figures.at("train_loss")[0].get<double>(),
               of_one.figures.at("train_loss")[0].get<double>(), 1e-6);
@@ -112,15 +97,13 @@ TEST(TrainOnFew, MoreReplicasThanSamplesAreSaidAloud) {
   for (const char* strategy : {"one_device", "mirrored", "multi_worker", "parameter_server"}) {
     const std::string file = folder / "figures.json";
     const auto result =
-        run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--take",
-                     "2", "--replicas", "3", "--batch-size", "2", "--epochs", "2", "--threads", "1",
-                     "--strategy", strategy, "--json", file},
-                    {}, Millis{120'000});
+        tutti({"train", "mlp", "--data", kDoodles, "--take", "2", "--replicas", "3", "--batch-size",
+               "2", "--epochs", "2", "--threads", "1", "--strategy", strategy, "--json", file});
     ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
-    EXPECT_THAT(result.err + result.out, testing::HasSubstr("1 of 3 replicas have no sample"));
-    fingerprints.push_back(nlohmann::json::parse(get_bytes(file)).at("weights_sha256"));
+    EXPECT_THAT(result.err + result.out, HasSubstr("1 of 3 replicas have no sample"));
+    fingerprints.push_back(json_in(file).at("weights_sha256"));
   }
-  EXPECT_THAT(fingerprints, testing::Each(fingerprints[0]));
+  EXPECT_THAT(fingerprints, Each(fingerprints[0]));
 }
 
 }  // namespace

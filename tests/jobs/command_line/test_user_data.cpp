@@ -1,9 +1,5 @@
 // `tutti train`, `evaluate` and `predict` on photos, IDX and other data of a user's own.
-#include <gmock/gmock.h>
-
 #include <sstream>
-
-#include <nlohmann/json.hpp>
 
 #include "tests/jobs/command_line/user_data_test.h"
 
@@ -11,10 +7,6 @@ namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 TEST_F(UserData, TrainsTheSameHoweverReplicasArePlaced) {
   const Words trainings[] = {
@@ -48,27 +40,25 @@ TEST_F(UserData, PhotosAreLearntTestedAndPredicted) {
   EXPECT_THAT(said_, AllOf(HasSubstr("photos: a folder of 2 classes (dark, light)"),
                            HasSubstr("validation: " + more_photos_),
                            HasSubstr("2 classes; 40 samples to train on, 12 to test")));
-  const json spec = first_line(fs::path(out) / "data.json");
+  const json spec = json_in(fs::path(out) / "data.json");
   EXPECT_EQ(spec.at("classes"), (json{"dark", "light"}));
   EXPECT_EQ(spec.at("shape"), (json{3, 8, 8}));
-  EXPECT_EQ(spec, first_line(fs::path(out) / "checkpoints/data.json"));
+  EXPECT_EQ(spec, json_in(fs::path(out) / "checkpoints/data.json"));
 
   for (const std::string& weights : {out, out + "/checkpoints"}) {
-    const auto tested = tutti("evaluate", {"mlp", "--data", more_photos_, "--checkpoints", weights,
-                                           "--json", folder_ / "test.json"});
+    const auto tested = tutti({"evaluate", "mlp", "--data", more_photos_, "--checkpoints", weights,
+                               "--json", folder_ / "test.json"});
     ASSERT_EQ(tested.exit_code, 0) << tested.err;
-    EXPECT_EQ(first_line(folder_ / "test.json").at("accuracy"), 1);
-    EXPECT_NEAR(first_line(folder_ / "test.json").at("loss").get<double>(),
+    EXPECT_EQ(json_in(folder_ / "test.json").at("accuracy"), 1);
+    EXPECT_NEAR(json_in(folder_ / "test.json").at("loss").get<double>(),
                 trained.at("val_loss").get<double>(), 1e-6);
   }
 
   const std::string dark = more_photos_ + "/dark/0.jpg", light = more_photos_ + "/light/0.jpg";
-  const auto predicted = tutti("predict", {"mlp", "--weights", out, dark, light, "--top", "2",
-                                           "--json", folder_ / "said.json"});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  EXPECT_THAT(predicted.out,
-              testing::MatchesRegex(".*dark/0.jpg: dark [01]\\.[0-9]+, light 0\\..*\n"
-                                    ".*light/0.jpg: light [01]\\.[0-9]+, dark 0\\..*\n"));
+  ASSERT_THAT(tutti({"predict", "mlp", "--weights", out, dark, light, "--top", "2", "--json",
+                     folder_ / "said.json"}),
+              Exits(0, Out(MatchesRegex(".*dark/0.jpg: dark [01]\\.[0-9]+, light 0\\..*\n"
+                                        ".*light/0.jpg: light [01]\\.[0-9]+, dark 0\\..*\n"))));
   const auto lines = lines_of(folder_ / "said.json");
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[1].at("file"), light);
@@ -85,44 +75,39 @@ TEST_F(UserData, ADamagedPhotoIsNamedAndTheOthersArePredicted) {
   const std::string sound = photos_ + "/dark/1.jpg", damaged = folder_ / "damaged.jpg",
                     missing = folder_ / "missing.jpg";
   put_bytes(damaged, "this is no photo");
-  const auto result = tutti("predict", {"mlp", "--weights", out, damaged, sound, missing});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.out, AllOf(HasSubstr(sound + ": "), Not(HasSubstr(damaged))));
-  EXPECT_THAT(result.err, AllOf(HasSubstr("tutti predict: " + damaged), HasSubstr(missing)));
+  EXPECT_THAT(tutti({"predict", "mlp", "--weights", out, damaged, sound, missing}),
+              Exits(1, Out(AllOf(HasSubstr(sound + ": "), Not(HasSubstr(damaged)))),
+                    Err(AllOf(HasSubstr("tutti predict: " + damaged), HasSubstr(missing)))));
 
   // In a training it is an error before the step that would use it, or another photo's place.
   put_bytes(photos_ + "/dark/1.jpg", "this is no photo");
   const Words words = {"mlp", "--data",   photos_, "--image-size", "8",         "--batch-size",
                        "10",  "--epochs", "1",     "--validation", more_photos_};
-  const auto ended = tutti("train", words);
-  EXPECT_EQ(ended.exit_code, 2) << ended.out;
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("dark/1.jpg"), HasSubstr("epoch"),
-                               HasSubstr("tutti data verify " + photos_), HasSubstr("--on-bad")));
+  EXPECT_THAT(
+      tutti(Words{"train"} + words),
+      Exits(2, Err(AllOf(HasSubstr("dark/1.jpg"), HasSubstr("epoch"),
+                         HasSubstr("tutti data verify " + photos_), HasSubstr("--on-bad")))));
   figures(words, {"--on-bad", "replace:0.1"});
   EXPECT_THAT(said_, AllOf(HasSubstr("1 damaged sample was replaced"), HasSubstr("dark/1.jpg")));
 
   // What is tested on, too, and by another command.
   put_bytes(more_photos_ + "/light/2.jpg", "nor is this");
   const auto told = HasSubstr("another sample in place of light/2.jpg");
-  EXPECT_THAT(tutti("train", words, {"--on-bad", "replace:0.1"}).err, told);
+  EXPECT_THAT(tutti(Words{"train"} + words + Words{"--on-bad", "replace:0.1"}).err, told);
   const Words test = {"mlp", "--data", more_photos_, "--checkpoints", out};
-  const auto refused = tutti("evaluate", test);
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("light/2.jpg"));
-  const auto tested = tutti("evaluate", test, {"--on-bad", "replace"});
-  EXPECT_EQ(tested.exit_code, 0) << tested.err;
-  EXPECT_THAT(tested.err, told);
+  EXPECT_THAT(tutti(Words{"evaluate"} + test), Exits(2, Err(HasSubstr("light/2.jpg"))));
+  EXPECT_THAT(tutti(Words{"evaluate"} + test + Words{"--on-bad", "replace"}), Exits(0, Err(told)));
 }
 
 TEST_F(UserData, VerifySaysWhatItDoesNotRead) {
   const Words verify = {"verify", more_photos_};
-  EXPECT_EQ(tutti("data", verify).exit_code, 0);
+  EXPECT_EQ(tutti(Words{"data"} + verify).exit_code, 0);
   put_bytes(more_photos_ + "/dark/scan.tiff", "II*");
-  const auto told = tutti("data", verify);
-  EXPECT_EQ(told.exit_code, 1);
-  EXPECT_THAT(told.out, AllOf(HasSubstr("1 file is left out: 1 .tiff (dark/scan.tiff)"),
-                              HasSubstr("12 samples read, all sound, but not all files")));
-  EXPECT_EQ(told.err, "");
+  EXPECT_THAT(tutti(Words{"data"} + verify),
+              Exits(1,
+                    Out(AllOf(HasSubstr("1 file is left out: 1 .tiff (dark/scan.tiff)"),
+                              HasSubstr("12 samples read, all sound, but not all files"))),
+                    Err("")));
 }
 
 // A name is no command to a terminal, and no end of a program that writes JSON.
@@ -136,18 +121,16 @@ TEST_F(UserData, NamesAreNotObeyed) {
   EXPECT_THAT(said_, AllOf(HasSubstr("2 classes (\\x1b[31mred, light)"), Not(HasSubstr("\x1b"))));
   const std::string photo = folder_ / "p\xff.png";
   fs::copy_file(fs::directory_iterator(red)->path(), photo);
-  const auto predicted = tutti(
-      "predict", {"mlp", photo, "--weights", out, "--top", "2", "--json", folder_ / "p.json"});
-  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
-  EXPECT_THAT(predicted.out, AllOf(HasSubstr("p\\xff.png: "), Not(HasSubstr("\x1b"))));
-  const json line = first_line(folder_ / "p.json");
+  EXPECT_THAT(tutti({"predict", "mlp", photo, "--weights", out, "--top", "2", "--json",
+                     folder_ / "p.json"}),
+              Exits(0, Out(AllOf(HasSubstr("p\\xff.png: "), Not(HasSubstr("\x1b"))))));
+  const json line = json_in(folder_ / "p.json");
   EXPECT_EQ(line.at("file"), (folder_ / "p\ufffd.png").string());
   EXPECT_EQ(line.at("top").size(), 2u);
 
   fs::rename(red, photos_ + "/\xff");
-  const auto refused = tutti("train", words);
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("a name is no UTF-8"), HasSubstr("light, \\xff")));
+  EXPECT_THAT(tutti(Words{"train"} + words),
+              Exits(2, Err(AllOf(HasSubstr("a name is no UTF-8"), HasSubstr("light, \\xff")))));
 }
 
 TEST_F(UserData, ClassesOfATableAndOfIdx) {
@@ -155,9 +138,8 @@ TEST_F(UserData, ClassesOfATableAndOfIdx) {
   const json rows = figures({"mlp", "--data", flats_, "--target", "view", "--batch-size", "30",
                              "--epochs", "40", "--learning-rate", "0.01", "--out", out});
   EXPECT_GT(rows.at("val_accuracy").get<double>(), 0.8);
-  const auto predicted = tutti("predict", {"mlp", "--weights", out, more_flats_});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  EXPECT_THAT(predicted.out, testing::ContainsRegex("row 40: (sea|yard) [01]\\."));
+  ASSERT_THAT(tutti({"predict", "mlp", "--weights", out, more_flats_}),
+              Exits(0, Out(ContainsRegex("row 40: (sea|yard) [01]\\."))));
 
   const json images = figures(
       {"mlp", "--data", idx_, "--batch-size", "10", "--epochs", "5", "--out", folder_ / "idx"});
@@ -167,7 +149,7 @@ TEST_F(UserData, ClassesOfATableAndOfIdx) {
                     HasSubstr("validation: " + (folder_ / "t10k-images-idx3-ubyte").string()),
                     HasSubstr("100 samples to train on, 100 to test")));
   const auto said =
-      tutti("predict", {"mlp", "--weights", folder_ / "idx", folder_ / "t10k-images-idx3-ubyte"});
+      tutti({"predict", "mlp", "--weights", folder_ / "idx", folder_ / "t10k-images-idx3-ubyte"});
   EXPECT_THAT(said.out, AllOf(HasSubstr(", row 1: 0 "), HasSubstr(", row 100: 1 ")));
 }
 
@@ -180,7 +162,7 @@ TEST_F(UserData, DoodlesArePredictedToo) {
       run_command({"bash", "-c", "zcat -f " + std::string(kDoodles) + "/banana.npy* > " + file})
           .exit_code,
       0);
-  const auto result = tutti("predict", {"mlp", "--weights", out, file, file + ".gone"});
+  const auto result = tutti({"predict", "mlp", "--weights", out, file, file + ".gone"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("banana.npy.gone"));
   std::istringstream lines(result.out);
@@ -194,8 +176,8 @@ TEST_F(UserData, DoodlesArePredictedToo) {
 TEST_F(UserData, ASideCarMayBeginBeforeTheTraining) {
   CommandResult followed;
   std::jthread sidecar([&] {
-    followed = tutti("evaluate", {"linear_regression", "--data", more_flats_, "--checkpoints",
-                                  folder_ / "run", "--follow", "--idle-limit", "60"});
+    followed = tutti({"evaluate", "linear_regression", "--data", more_flats_, "--checkpoints",
+                      folder_ / "run", "--follow", "--idle-limit", "60"});
   });
   figures({"linear_regression", "--data", flats_, "--target", "price", "--batch-size", "30",
            "--epochs", "2", "--out", folder_ / "run"});

@@ -1,8 +1,5 @@
 // `tutti train`, `evaluate` and `predict` on tables of a user's own.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
 
 #include "tutti/data/sources/csv.h"
 
@@ -12,10 +9,6 @@ namespace tutti::test {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 // Of the order whose end `tutti train` holds out.
 constexpr uint64_t kSeedOfHeldOut = 0x7A11DA7E;
@@ -30,16 +23,15 @@ TEST_F(UserData, ColumnsOfATableAreWhatTheFlagsSay) {
   put_bytes(table, text);
   const Words words = {"mlp", "--data",   table, "--target",  "kind", "--batch-size",
                        "10",  "--epochs", "2",   "--missing", "-"};
-  const auto plain = tutti("train", words);
-  EXPECT_EQ(plain.exit_code, 0) << plain.err;
-  EXPECT_THAT(plain.out, AllOf(HasSubstr("column \"name\" has 60 words in 60 rows"),
-                               HasSubstr("--without \"name\""), HasSubstr("predicts kind")));
+  EXPECT_THAT(tutti(Words{"train"} + words),
+              Exits(0, Out(AllOf(HasSubstr("column \"name\" has 60 words in 60 rows"),
+                                 HasSubstr("--without \"name\""), HasSubstr("predicts kind")))));
   figures(words, {"--without", "name", "--categorical", "kind", "--out", out});
   EXPECT_THAT(said_, AllOf(HasSubstr("3 classes"), Not(HasSubstr("60 words"))));
-  const json spec = first_line(fs::path(out) / "data.json");
+  const json spec = json_in(fs::path(out) / "data.json");
   EXPECT_EQ(spec.at("classes"), (json{"3", "4", "5"}));
   EXPECT_EQ(spec.at("shape"), (json{1}));
-  EXPECT_THAT(tutti("train", {"mlp", "--data", table, "--target", "kind"}).err,
+  EXPECT_THAT(tutti({"train", "mlp", "--data", table, "--target", "kind"}).err,
               AllOf(HasSubstr("column \"area\": got \"-\""), HasSubstr("--missing")));
 }
 
@@ -62,7 +54,7 @@ TEST_F(UserData, WhatIsHeldOutOfATableTeachesNothing) {
     ++silent;
     figures({"linear_regression", "--data", table, "--target", "y", "--batch-size", "9",
              "--max-steps", "1", "--out", out});
-    const json column = first_line(fs::path(out) / "data.json").at("table").at("features")[0];
+    const json column = json_in(fs::path(out) / "data.json").at("table").at("features")[0];
     EXPECT_EQ(column.at("mean"), halves.spec.features[0].mean);
     EXPECT_EQ(column.at("deviation"), halves.spec.features[0].deviation);
     EXPECT_THAT(said_, AllOf(HasSubstr("validation: 4 of 40 samples"),
@@ -86,26 +78,26 @@ TEST_F(UserData, AHeaderIsWhatItLooksLikeOrWhatIsSaid) {
                            HasSubstr("columns: words cap (2); target class, 2 classes\n"),
                            HasSubstr("36 samples to train on, 4 to test")));
   const auto predicted = [&](const std::string& file, const Words& more) {
-    return tutti("predict", {"mlp", "--weights", out, file}, more).out;
+    return tutti(Words{"predict", "mlp", "--weights", out, file} + more).out;
   };
   EXPECT_THAT(predicted(named, {}), AllOf(HasSubstr("row 40"), Not(HasSubstr("row 41"))));
   EXPECT_THAT(predicted(bare, {"--header", "no"}),
               AllOf(HasSubstr("row 40"), Not(HasSubstr("row 41"))));
   const auto tested =
-      tutti("evaluate", {"mlp", "--checkpoints", out, "--data", bare}, {"--header", "no"});
+      tutti({"evaluate", "mlp", "--checkpoints", out, "--data", bare, "--header", "no"});
   EXPECT_THAT(tested.out, HasSubstr("40 samples")) << tested.err;
-  EXPECT_THAT(tutti("evaluate", {"mlp", "--checkpoints", out, "--data", bare}).err,
+  EXPECT_THAT(tutti({"evaluate", "mlp", "--checkpoints", out, "--data", bare}).err,
               AllOf(HasSubstr("unknown column"), HasSubstr("--header no")));
-  EXPECT_THAT(tutti("data", {"verify", named}).out, HasSubstr("40 samples read"));
-  EXPECT_THAT(tutti("data", {"verify", named, "--header", "no"}).out, HasSubstr("41 samples read"));
-  EXPECT_THAT(tutti("data", {"convert", named, folder_ / "rows.mds"}).out, HasSubstr("40 samples"));
-  EXPECT_THAT(tutti("data", {"convert", named, folder_ / "all.mds", "--header", "no"}).out,
+  EXPECT_THAT(tutti({"data", "verify", named}).out, HasSubstr("40 samples read"));
+  EXPECT_THAT(tutti({"data", "verify", named, "--header", "no"}).out, HasSubstr("41 samples read"));
+  EXPECT_THAT(tutti({"data", "convert", named, folder_ / "rows.mds"}).out, HasSubstr("40 samples"));
+  EXPECT_THAT(tutti({"data", "convert", named, folder_ / "all.mds", "--header", "no"}).out,
               HasSubstr("41 samples"));
   figures({"mlp", "--data", bare, "--target", "column0", "--header", "no"}, short_run);
   EXPECT_THAT(said_, HasSubstr("without a line of names"));
-  EXPECT_THAT(tutti("train", {"mlp", "--data", photos_, "--header", "no"}).err,
+  EXPECT_THAT(tutti({"train", "mlp", "--data", photos_, "--header", "no"}).err,
               HasSubstr("--header no: is for tables"));
-  EXPECT_THAT(tutti("predict", {"mlp", "--weights", out, named, "--header", "maybe"}).err,
+  EXPECT_THAT(tutti({"predict", "mlp", "--weights", out, named, "--header", "maybe"}).err,
               HasSubstr("--header"));
 }
 
@@ -116,13 +108,13 @@ TEST_F(UserData, ATargetThatLooksLikeANumberIsWarnedOf) {
   put_bytes(table, text);
   const Words words = {"mlp",          "--data", table,         "--target", "price",
                        "--batch-size", "10",     "--max-steps", "1"};
-  const auto classes = tutti("train", words);
-  EXPECT_EQ(classes.exit_code, 0) << classes.err;
-  EXPECT_THAT(classes.err, AllOf(HasSubstr("column \"price\" is taken for 40 classes"),
-                                 HasSubstr("has a decimal comma"), HasSubstr("--decimal ,")));
-  EXPECT_THAT(classes.out, AllOf(HasSubstr("target \"price\" has 40 classes in 40 rows"),
-                                 HasSubstr("columns: numbers area; target price, 40 classes\n")));
-  const auto numbers = tutti("train", words, {"--decimal", ","});
+  EXPECT_THAT(tutti(Words{"train"} + words),
+              Exits(0,
+                    Err(AllOf(HasSubstr("column \"price\" is taken for 40 classes"),
+                              HasSubstr("has a decimal comma"), HasSubstr("--decimal ,"))),
+                    Out(AllOf(HasSubstr("target \"price\" has 40 classes in 40 rows"),
+                              HasSubstr("columns: numbers area; target price, 40 classes\n")))));
+  const auto numbers = tutti(Words{"train"} + words + Words{"--decimal", ","});
   EXPECT_THAT(numbers.out,
               AllOf(HasSubstr("target price, a number\n"), HasSubstr("predicts price")));
   EXPECT_EQ(numbers.err, "");
@@ -135,10 +127,10 @@ TEST_F(UserData, NumbersOfAnySizeAreTrainedOnAndTested) {
   put_bytes(table, text);
   figures({"linear_regression", "--data", table, "--target", "y", "--batch-size", "10",
            "--max-steps", "1", "--out", out});
-  EXPECT_GT(first_line(fs::path(out) / "data.json").at("table").at("features")[0].at("deviation"),
+  EXPECT_GT(json_in(fs::path(out) / "data.json").at("table").at("features")[0].at("deviation"),
             1e300);
   const auto tested =
-      tutti("evaluate", {"linear_regression", "--checkpoints", out, "--data", table});
+      tutti({"evaluate", "linear_regression", "--checkpoints", out, "--data", table});
   EXPECT_EQ(tested.exit_code, 0) << tested.err;
 }
 
@@ -154,16 +146,15 @@ TEST_F(UserData, ATablesNumberIsLearntTestedAndPredicted) {
                     HasSubstr("predicts price; 270 samples to train on, 30 to test"),
                     HasSubstr("validation: 30 of 300 samples"), HasSubstr("mean_absolute_error")));
 
-  const auto tested = tutti("evaluate", {"linear_regression", "--data", more_flats_,
-                                         "--checkpoints", out, "--json", folder_ / "test.json"});
+  const auto tested = tutti({"evaluate", "linear_regression", "--data", more_flats_,
+                             "--checkpoints", out, "--json", folder_ / "test.json"});
   ASSERT_EQ(tested.exit_code, 0) << tested.err;
-  EXPECT_LT(first_line(folder_ / "test.json").at("mean_absolute_error").get<double>(), 1000);
+  EXPECT_LT(json_in(folder_ / "test.json").at("mean_absolute_error").get<double>(), 1000);
 
   put_bytes(folder_ / "new.csv", "view,area,rooms,dear\nsea,50,2,no\nyard,100,,yes\n");
-  const auto predicted = tutti("predict", {"linear_regression", "--weights", out,
-                                           folder_ / "new.csv", "--json", folder_ / "said.json"});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  EXPECT_THAT(predicted.out, AllOf(HasSubstr("new.csv, row 1: price "), HasSubstr("row 2: price")));
+  ASSERT_THAT(tutti({"predict", "linear_regression", "--weights", out, folder_ / "new.csv",
+                     "--json", folder_ / "said.json"}),
+              Exits(0, Out(AllOf(HasSubstr("new.csv, row 1: price "), HasSubstr("row 2: price")))));
   const auto lines = lines_of(folder_ / "said.json");
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_NEAR(lines[0].at("value").get<double>(), 100'000, 5'000);

@@ -1,32 +1,13 @@
 /// `tutti train`, `evaluate` and `predict` on data of a user's own.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
-#include <vector>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/jobs/command_line/json_lines.h"
 #include "tests/jobs/command_line/user_data.h"
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
-
-using Words = std::vector<std::string>;
-
-inline CommandResult tutti(const std::string& command, Words words, const Words& more = {}) {
-  words.insert(words.begin(), {TUTTI_PROGRAM, command});
-  words.insert(words.end(), more.begin(), more.end());
-  return run_command(words, {}, Millis{240'000});
-}
-
-inline nlohmann::json first_line(const std::filesystem::path& file) {
-  return nlohmann::json::parse(get_bytes(file));
-}
 
 class UserData : public testing::Test {
  protected:
@@ -44,13 +25,13 @@ class UserData : public testing::Test {
   }
 
   // Figures of a training that must succeed; what it says goes to `said_`.
-  nlohmann::json figures(const Words& words, const Words& more = {}) {
-    Words all = words;
-    all.insert(all.end(), {"--threads", "1", "--json", folder_ / "figures.json"});
-    const auto result = tutti("train", all, more);
+  json figures(const Words& words, const Words& more = {}) {
+    const Words all =
+        Words{"train"} + words + Words{"--threads", "1", "--json", folder_ / "figures.json"} + more;
+    const auto result = tutti(all);
     said_ = result.out;
     EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(all) << result.err << result.out;
-    return result.exit_code == 0 ? first_line(folder_ / "figures.json") : nlohmann::json{};
+    return result.exit_code == 0 ? json_in(folder_ / "figures.json") : json{};
   }
 
   const TempFolder folder_;

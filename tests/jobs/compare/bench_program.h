@@ -8,9 +8,8 @@
 
 namespace tutti::test {
 
-inline CommandResult tutti_bench(Words words) {
-  words.insert(words.begin(), TUTTI_BENCH_PROGRAM);
-  return run_command(words, {}, Millis{280'000});
+inline CommandResult tutti_bench(const Words& words) {
+  return run_command(Words{TUTTI_BENCH_PROGRAM} + words, {}, Millis{280'000});
 }
 
 }  // namespace tutti::test

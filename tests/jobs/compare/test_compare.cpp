@@ -1,6 +1,4 @@
 // tutti_bench beside other libraries: a part of `make bench`, which has installed them.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -9,13 +7,12 @@
 #include "tutti/base/host.h"
 
 #include "tests/jobs/compare/bench_program.h"
+#include "tests/support/expect.h"
 
 namespace tutti::test {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
 
 // A checkout of its own, for the copy of the program that is in it.
 TEST(Compare, WithoutPyTorchTheAnswerSaysHowToGetIt) {
@@ -23,11 +20,9 @@ TEST(Compare, WithoutPyTorchTheAnswerSaysHowToGetIt) {
   std::filesystem::create_directories(checkout / "bench/peer");
   put_bytes(checkout / "bench/peer/step.py", "");
   std::filesystem::copy_file(TUTTI_BENCH_PROGRAM, checkout / "tutti_bench");
-  const auto result =
-      run_command({checkout / "tutti_bench", "compare", "--quick", "--data", kDoodles});
-  EXPECT_EQ(result.exit_code, 2) << result.out;
-  EXPECT_THAT(result.err,
-              AllOf(HasSubstr("no PyTorch in .venv"), HasSubstr("tools/setup --bench")));
+  EXPECT_THAT(
+      run_command({checkout / "tutti_bench", "compare", "--quick", "--data", kDoodles}),
+      Exits(2, Err(AllOf(HasSubstr("no PyTorch in .venv"), HasSubstr("tools/setup --bench")))));
 }
 
 class BesidePeers : public testing::Test {

@@ -1,16 +1,12 @@
 // What tutti_bench refuses before it works, and its help, in this process.
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 
 #include "bench/compare/commands.h"
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::bench {
 namespace {
 
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 void run(const Words& words) {
@@ -48,7 +44,7 @@ TEST(BenchCommands, RefuseBadInput) {
       {{"all-reduce", "--order", "any"}, "shm adds in one order alone"},
   };
   for (const auto& c : cases)
-    EXPECT_THAT(test::message_of<UsageError>([&] { run(c.words); }), HasSubstr(c.answer))
+    EXPECT_THAT(message_of<UsageError>([&] { run(c.words); }), HasSubstr(c.answer))
         << testing::PrintToString(c.words);
 }
 

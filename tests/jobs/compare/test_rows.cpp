@@ -1,5 +1,4 @@
 // The rows of tutti_bench compare, and what its programs stand in.
-#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,15 +7,11 @@
 
 #include "bench/compare/checkout.h"
 #include "bench/compare/compare.h"
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::bench {
 namespace {
-
-using test::message_of;
-using testing::HasSubstr;
-using testing::IsSupersetOf;
 
 TEST(BenchCompare, RowsAreThoseOfTheDesign) {
   const auto subjects = subjects_for({"wide"});
@@ -69,10 +64,10 @@ TEST(ScratchFiles, LieInAFolderThatIsThisUsersAlone) {
 }
 
 TEST(Checkouts, OfOtherUsersAreNotTaken) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::filesystem::create_directories(folder.path() / "bench/peer");
   std::filesystem::create_directories(folder.path() / "a/b");
-  test::put_bytes(folder / "bench/peer/step.py", "print()");
+  put_bytes(folder / "bench/peer/step.py", "print()");
   const uint32_t own = geteuid();
   EXPECT_EQ(checkout_above(folder.path() / "a/b", {own}), folder.path());
   EXPECT_EQ(checkout_above(folder.path(), {own + 1, own}), folder.path());

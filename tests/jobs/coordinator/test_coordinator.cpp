@@ -6,25 +6,20 @@
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-
 Words coordinated(const Words& more, int workers = 2) {
-  return joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", std::to_string(workers),
-                 "--coordinator", "--silence", "2"},
-                more);
+  return Words{TUTTI_PROGRAM,           "run",           "--servers", "1", "-n",
+               std::to_string(workers), "--coordinator", "--silence", "2"} +
+         more;
 }
 Words program(const std::string& name) { return {COORDINATOR_PROGRAM, name}; }
 
 CommandResult run_to_end(const Words& words) { return run_command(words, {}, Millis{30'000}); }
 
 TEST(Coordinator, HandsStepsToItsWorkers) {
-  const auto result = run_to_end(coordinated(program("squares")));
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("[0] 60 squares of 60, 60 steps done, 0 repeated"),
-                    HasSubstr("[1] worker 1 squares"), HasSubstr("[2] worker 2 squares")));
+  EXPECT_THAT(
+      run_to_end(coordinated(program("squares"))),
+      Exits(0, Out(AllOf(HasSubstr("[0] 60 squares of 60, 60 steps done, 0 repeated"),
+                         HasSubstr("[1] worker 1 squares"), HasSubstr("[2] worker 2 squares")))));
 }
 
 TEST(Coordinator, GivesTheStepOfAKilledWorkerToAnother) {
@@ -63,7 +58,7 @@ TEST(Coordinator, TakesAWorkerBackThatWasSilent) {
 }
 
 TEST(Coordinator, GivesStepsToAWorkerThatIsStartedAgain) {
-  Job job(coordinated(joined({"--restarts", "1"}, program("squares")), 1));
+  Job job(coordinated(Words{"--restarts", "1"} + program("squares"), 1));
   job.wait_for("worker 1 squares", 3);
   job.send("worker 1", SIGKILL);
   EXPECT_EQ(job.end(), 0) << last_part(job.log());
@@ -84,29 +79,26 @@ TEST(Coordinator, NamesTheLastWorkerWhenNoneIsLeft) {
 }
 
 TEST(Coordinator, ThrowsTheErrorOfAStepWithItsNameAndGoesOn) {
-  const auto result = run_to_end(coordinated(program("errors")));
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, AllOf(ContainsRegex("caught: step \"fail\" on worker [12] \\(host .*\\): "
-                                              "sample 7 is damaged"),
-                                HasSubstr("after it: 25")));
+  EXPECT_THAT(
+      run_to_end(coordinated(program("errors"))),
+      Exits(0, Out(AllOf(ContainsRegex("caught: step \"fail\" on worker [12] \\(host .*\\): "
+                                       "sample 7 is damaged"),
+                         HasSubstr("after it: 25")))));
 }
 
 TEST(Coordinator, EndsWithAnErrorThatNobodyCatches) {
-  const auto result = run_to_end(coordinated(program("uncaught")));
-  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
-  EXPECT_THAT(result.err,
-              AllOf(ContainsRegex(": step \"fail\" on worker [12] "),
-                    HasSubstr("sample 8 is damaged"), HasSubstr("rank 0 exited with code 1")));
+  EXPECT_THAT(run_to_end(coordinated(program("uncaught"))),
+              Exits(1, Err(AllOf(ContainsRegex(": step \"fail\" on worker [12] "),
+                                 HasSubstr("sample 8 is damaged"),
+                                 HasSubstr("rank 0 exited with code 1")))));
 }
 
 TEST(Coordinator, IsToldOfNamesThatWorkersDoNotKnow) {
-  const auto late = run_to_end(coordinated(program("late_name")));
-  EXPECT_EQ(late.exit_code, 2) << late.out << late.err;
-  EXPECT_THAT(late.err,
-              HasSubstr("\"late\" is named inside coordinate(), where workers never come"));
-  const auto unknown = run_to_end(coordinated(program("unknown_name")));
-  EXPECT_EQ(unknown.exit_code, 1) << unknown.out << unknown.err;
-  EXPECT_THAT(unknown.err, AllOf(HasSubstr("unknown step \"sqare\""), HasSubstr("square")));
+  EXPECT_THAT(
+      run_to_end(coordinated(program("late_name"))),
+      Exits(2, Err(HasSubstr("\"late\" is named inside coordinate(), where workers never come"))));
+  EXPECT_THAT(run_to_end(coordinated(program("unknown_name"))),
+              Exits(1, Err(AllOf(HasSubstr("unknown step \"sqare\""), HasSubstr("square")))));
 }
 
 TEST(Coordinator, RefusesWorkersOfAnotherBuild) {
@@ -116,12 +108,12 @@ TEST(Coordinator, RefusesWorkersOfAnotherBuild) {
   std::ofstream(other, std::ios::app | std::ios::binary) << "another build";
   const std::string script = "if [ $TUTTI_WORKER = 0 ]; then exec " + program("")[0] +
                              " squares; else exec " + other + " squares; fi";
-  const auto result = run_to_end(coordinated({"sh", "-c", script}));
-  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
-  EXPECT_THAT(result.err,
-              AllOf(ContainsRegex("\\[0\\] .*worker [12] \\(host .*\\) runs build [0-9a-f]+, the "
-                                  "coordinator \\(host .*\\) build [0-9a-f]+"),
-                    ContainsRegex("rank 1.*: worker 1 \\(host .*\\) runs build")));
+  EXPECT_THAT(
+      run_to_end(coordinated({"sh", "-c", script})),
+      Exits(1,
+            Err(AllOf(ContainsRegex("\\[0\\] .*worker [12] \\(host .*\\) runs build [0-9a-f]+, the "
+                                    "coordinator \\(host .*\\) build [0-9a-f]+"),
+                      ContainsRegex("rank 1.*: worker 1 \\(host .*\\) runs build")))));
 }
 
 // Two are in a step without end; the launcher need not end them.
@@ -142,16 +134,13 @@ TEST(Coordinator, ThatIsKilledEndsIdleWorkersByThemselves) {
 }
 
 TEST(Coordinator, BadUseIsAnsweredBeforeWorkStarts) {
-  const auto alone = run_to_end(program("squares"));
-  EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.err, HasSubstr("tutti run --servers 1 -n 2 --coordinator"));
-  const auto without = run_to_end({TUTTI_PROGRAM, "run", "--coordinator", "true"});
-  EXPECT_EQ(without.exit_code, 2);
-  EXPECT_THAT(without.err, HasSubstr("--coordinator without --servers"));
-  const auto both =
-      run_to_end(coordinated({"--on-lost-worker", "continue", COORDINATOR_PROGRAM, "squares"}));
-  EXPECT_EQ(both.exit_code, 2);
-  EXPECT_THAT(both.err, HasSubstr("--on-lost-worker"));
+  EXPECT_THAT(run_to_end(program("squares")),
+              Exits(2, Err(HasSubstr("tutti run --servers 1 -n 2 --coordinator"))));
+  EXPECT_THAT(run_to_end({TUTTI_PROGRAM, "run", "--coordinator", "true"}),
+              Exits(2, Err(HasSubstr("--coordinator without --servers"))));
+  EXPECT_THAT(
+      run_to_end(coordinated({"--on-lost-worker", "continue", COORDINATOR_PROGRAM, "squares"})),
+      Exits(2, Err(HasSubstr("--on-lost-worker"))));
 }
 
 }  // namespace

@@ -1,7 +1,4 @@
 // Embedding tables on servers train what those in one process train.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -10,12 +7,12 @@
 #include "tests/jobs/examples/programs.h"
 #include "tests/jobs/parameter_server/served_job.h"
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::HasSubstr;
 using Figures = std::map<std::string, double>;
 
 const std::filesystem::path kSharedData =
@@ -135,10 +132,9 @@ TEST_F(FewRatings, AddTwoReplicasOfAWorkerFirst) {
 TEST_F(FewRatings, LoseNoBitWithAServer) {
   const Words strategy = {"--strategy", "parameter_server", "--threads", "1"};
   const Words many = {folder_.path().string(), "150"};
-  Job job(joined(joined({(kPrograms / "tutti").string(), "run", "--servers", "2", "-n", "2",
-                         example("07_movielens")},
-                        strategy),
-                 many));
+  Job job(Words{(kPrograms / "tutti").string(), "run", "--servers", "2", "-n", "2",
+                example("07_movielens")} +
+          strategy + many);
   job.wait_for("epoch 3");
   job.send("server 1", SIGKILL);
   ASSERT_EQ(job.end(Millis{60'000}), 0) << last_part(job.log());

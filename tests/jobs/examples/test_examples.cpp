@@ -1,7 +1,4 @@
 // Every example runs and says what its page says; the linear regression equals its closed form.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,13 +8,11 @@
 
 #include "tests/jobs/examples/programs.h"
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 const std::filesystem::path kSource = TUTTI_SOURCE_DIR;
 const std::string kTutti = (kPrograms / "tutti").string();
@@ -103,7 +98,7 @@ TEST(Examples, CustomLoopHasTheLossesOfFitOnAnyStrategy) {
                    "--replicas", "2", "--epochs", "1", "--seed", "3", "--json", figures});
   ASSERT_EQ(fit.exit_code, 0) << fit.out << fit.err;
   std::ifstream file(figures);
-  const auto expected = nlohmann::json::parse(file).at("train_loss").get<std::vector<double>>();
+  const auto expected = json::parse(file).at("train_loss").get<std::vector<double>>();
   ASSERT_EQ(expected.size(), 1u);
   const std::vector<std::vector<std::string>> commands = {
       {program, "--strategy", "mirrored", "--replicas", "2"},
@@ -118,9 +113,9 @@ TEST(Examples, CustomLoopHasTheLossesOfFitOnAnyStrategy) {
 }
 
 TEST(Examples, ExistingLoopLearns) {
-  const auto out = run_command({kTutti, "run", "-n", "2", example("05_existing_loop")});
-  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
-  EXPECT_THAT(out.out, AllOf(HasSubstr("[0] step 50: loss"), HasSubstr("[0] step 200: loss 0.0")));
+  ASSERT_THAT(
+      run_command({kTutti, "run", "-n", "2", example("05_existing_loop")}),
+      Exits(0, Out(AllOf(HasSubstr("[0] step 50: loss"), HasSubstr("[0] step 200: loss 0.0")))));
 }
 
 TEST(Examples, ClusterCoordinatorTrainsAndEvaluates) {
@@ -140,16 +135,14 @@ TEST(Examples, ClusterCoordinatorTrainsAndEvaluates) {
 
 // By hand, in stages, in blocks and all at once: the program compares, and fails where they differ.
 TEST(Examples, ModelParallelHasTheWeightsOfOneDevice) {
-  const auto out = run_command({example("13_model_parallel")});
-  EXPECT_EQ(out.exit_code, 0) << out.out << out.err;
-  EXPECT_THAT(out.out, AllOf(HasSubstr("by hand"), HasSubstr("data=2,stage=2,tensor=2"),
-                             testing::Not(HasSubstr("DIFFERENT"))));
+  EXPECT_THAT(run_command({example("13_model_parallel")}),
+              Exits(0, Out(AllOf(HasSubstr("by hand"), HasSubstr("data=2,stage=2,tensor=2"),
+                                 Not(HasSubstr("DIFFERENT"))))));
 }
 
 TEST(Examples, WrongFlagsAreAnswered) {
-  const auto out = run_command({example("03_quickdraw"), "--strategy", "mirorred"});
-  EXPECT_EQ(out.exit_code, 2);
-  EXPECT_THAT(out.err, HasSubstr("did you mean \"mirrored\""));
+  EXPECT_THAT(run_command({example("03_quickdraw"), "--strategy", "mirorred"}),
+              Exits(2, Err(HasSubstr("did you mean \"mirrored\""))));
 }
 
 }  // namespace

@@ -1,17 +1,13 @@
 // Weights go from Python to tutti and back: the same bytes, and outputs within a tolerance.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::HasSubstr;
 
 const std::filesystem::path kRepository = TUTTI_SOURCE_DIR;
 const std::string kBinaries = TUTTI_PROGRAM_DIR;

@@ -1,30 +1,24 @@
 // The examples on data of a user's own, made small here.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "tests/jobs/command_line/user_data.h"
 #include "tests/jobs/examples/programs.h"
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 TEST(ExamplesOfUserData, PhotosAreToldApartAndADamagedOneReplaced) {
   const TempFolder folder;
   put_photos(folder / "train", 40);
   put_photos(folder / "val", 8, 2);
   put_bytes(folder / "train/dark/3.jpg", "this is no photo");
-  const auto out = run_command(
-      {example("10_photos"), "--strategy", "mirrored", "--replicas", "2", folder.path(), "6"});
-  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
-  EXPECT_THAT(out.out, AllOf(HasSubstr("test accuracy 1.0000"), HasSubstr("dark/3.jpg")));
+  ASSERT_THAT(run_command({example("10_photos"), "--strategy", "mirrored", "--replicas", "2",
+                           folder.path(), "6"}),
+              Exits(0, Out(AllOf(HasSubstr("test accuracy 1.0000"), HasSubstr("dark/3.jpg")))));
 }
 
 TEST(ExamplesOfUserData, ATableIsLearnt) {

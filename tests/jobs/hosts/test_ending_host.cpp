@@ -1,27 +1,18 @@
 // Jobs over several hosts: a whole host goes. Its wire is cut (nobody is told, no reset comes), or
 // its launcher is killed or told to end. Everybody else ends in time with an error that names who
 // is beyond, and nothing is left running.
-#include <gmock/gmock.h>
-
 #include <csignal>
 #include <cstdio>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
+#include "tests/support/expect.h"
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
 
 // How long the processes of a host may take to go after the launchers have ended.
 constexpr Millis kGone{10'000};

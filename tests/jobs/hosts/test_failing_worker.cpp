@@ -1,22 +1,18 @@
 // Jobs over several hosts: a worker fails; every other one and every launcher names it.
-#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
+#include "tests/support/expect.h"
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
 
 /// Rank arguments[1] fails in the way of arguments[0] in the middle of training; waits give up
 /// after arguments[2] ms.

@@ -1,6 +1,5 @@
 // Jobs over several hosts: a host that is not of the job bothers the ports of one that trains. The
 // job is untouched, and every attempt is in its log with the address it came from.
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -10,23 +9,19 @@
 #include <random>
 #include <sstream>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::SizeIs;
 
 constexpr size_t kPortsOfANode = 3;  // of the launcher and two workers
 constexpr size_t kRounds = 100;      // of a port scan

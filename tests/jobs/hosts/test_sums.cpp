@@ -1,17 +1,15 @@
 // Jobs over several hosts: what is summed, and by which engine.
-#include <gmock/gmock.h>
-
 #include <cstdio>
 
 #include "tutti/cluster/join/join.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
+#include "tests/support/expect.h"
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Each;
 
 RANK_PROGRAM(sum_over_hosts) {
   Group world = join(20s);

@@ -1,5 +1,4 @@
 // The end of a job whose guard does not end by itself.
-#include <gmock/gmock.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,16 +11,13 @@
 #include <string>
 #include <thread>
 
-#include "tutti/base/error.h"
-
+#include "tests/support/expect.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
 using namespace std::chrono_literals;
 
 /// Of /proc/PID/stat: "PID (name) STATE PARENT ...".

@@ -1,21 +1,13 @@
 // join() and join_replicas() in workers of the launcher.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/run_workers.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::SizeIs;
-using testing::ThrowsMessage;
 
 TEST(Join, WorkersAddTheirRanks) {
   for (int workers : {1, 2, 3}) {

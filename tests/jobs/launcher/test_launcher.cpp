@@ -1,5 +1,4 @@
 // The launcher as a whole: output, failures of every kind at every time, signals, and what is left.
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -9,9 +8,9 @@
 #include <regex>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/launch/launcher.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"
@@ -19,10 +18,6 @@
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
 /// The numbers behind `words` in a log.
@@ -194,7 +189,7 @@ TEST(Launcher, NeedsNoTemporaryFolder) {
   EXPECT_THAT(failed.log, HasSubstr("\nrank 1 exited with code 3\n"));
   const auto records = lines_after(failed.log, "what each rank did last is in ");
   ASSERT_EQ(records.size(), 1U) << failed.log;
-  EXPECT_THAT(records[0], testing::StartsWith("/tmp/tutti-"));
+  EXPECT_THAT(records[0], StartsWith("/tmp/tutti-"));
   std::filesystem::remove_all(records[0].substr(0, records[0].find(':')));
   const auto lives = run_ranks(1, "launch_lives", {.arguments = {"3", "0"}}).at(0);
   EXPECT_EQ(lives.exit_code, 0) << lives.log;

@@ -1,6 +1,5 @@
 // The launcher's own stdout: flooded, not read, without a reader, closed.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -9,16 +8,15 @@
 #include <cstdio>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/run_workers.h"
 
 namespace tutti::test {
 namespace {
 
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 void require(bool done, const char* what) {

@@ -1,6 +1,5 @@
 // The same program under other launchers, real ones where this machine has them: it finds its place
 // in the variables that they set, meets the others at the rendezvous and sums with them.
-#include <gmock/gmock.h>
 #include <sched.h>
 
 #include <cstdio>
@@ -8,7 +7,6 @@
 #include <future>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/net/address.h"
@@ -17,6 +15,7 @@
 #include "tutti/net/listener.h"
 
 #include "tests/support/command.h"
+#include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/run_ranks.h"
@@ -26,9 +25,6 @@ namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::SizeIs;
 
 using Variables = std::vector<std::string>;
 

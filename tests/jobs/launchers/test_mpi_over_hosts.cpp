@@ -14,7 +14,6 @@ namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);

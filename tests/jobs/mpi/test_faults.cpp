@@ -1,21 +1,18 @@
 // MPI jobs that fail: who throws what, and that nobody hangs. The launcher ends a job whose rank
 // dies; told not to, it leaves the survivors time to say what they saw.
-#include <gmock/gmock.h>
-
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/comm/group/group.h"
 #include "tutti/comm/mpi/mpi.h"
 
 #include "tests/jobs/mpi/mpirun.h"
+#include "tests/support/comm.h"
+#include "tests/support/expect.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 bool is_open_mpi() {
   const CommandResult version = run_command({TUTTI_MPIRUN, "--version"}, launcher_settings());
@@ -37,28 +34,14 @@ class MpiDeaths : public testing::Test {
 
 // How rank r ended, on a line of its own.
 void tell(const Rank& rank, int r, const std::function<void()>& body) {
-  std::string kind = "nothing";
-  std::string text;
+  std::string words = "nothing";
   try {
     body();
-  } catch (const PeerLost& error) {
-    kind = "PeerLost";
-    text = error.what();
-  } catch (const Timeout& error) {
-    kind = "Timeout";
-    text = error.what();
-  } catch (const Mismatch& error) {
-    kind = "Mismatch";
-    text = error.what();
-  } catch (const UsageError& error) {
-    kind = "UsageError";
-    text = error.what();
-  } catch (const Error& error) {
-    kind = "Error";
-    text = error.what();
+  } catch (...) {
+    words = words_of(std::current_exception());
   }
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  rank.mark(fmt::format("[rank {} ended with {}: {}]", r, kind, text));
+  std::ranges::replace(words, '\n', ' ');
+  rank.mark(fmt::format("[rank {} ended with {}]", r, words));
 }
 
 std::string line_of(const CommandResult& result, int r) {

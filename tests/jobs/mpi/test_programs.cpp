@@ -1,20 +1,15 @@
 // Whole MPI jobs: ranks meet, compute, talk, split, share memory and end.
-#include <gmock/gmock.h>
-
 #include <numeric>
 
-#include "tutti/base/error.h"
 #include "tutti/comm/group/group.h"
 #include "tutti/comm/mpi/mpi.h"
 
 #include "tests/jobs/mpi/mpirun.h"
+#include "tests/support/expect.h"
 #include "tests/support/reduce_oracle.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 void expect(bool holds, const std::string& what) {
   if (!holds) throw Error("expected: " + what);

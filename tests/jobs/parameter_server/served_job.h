@@ -2,9 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,56 +15,27 @@
 #include <thread>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/deadline.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/random.h"
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
+#include "tests/jobs/program.h"
 
 namespace tutti::test {
-
-using Words = std::vector<std::string>;
 
 /// Where tests talk to a job as one of its own.
 inline constexpr const char* kToken =
     "TUTTI_TOKEN="
     "5e9f1d6a0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829304";
 
-inline Words joined(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 /// `tutti train mlp` on the doodles, with one thread a replica.
 inline Words train_mlp(const Words& more) {
-  return joined({TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--threads", "1"}, more);
+  return Words{TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--threads", "1"} + more;
 }
 
 /// The same with parameter servers.
 inline Words train_served(const Words& more) {
-  return joined(train_mlp({"--strategy", "parameter_server"}), more);
-}
-
-inline std::string last_part(const std::string& log) {
-  constexpr size_t kMost = 6'000;
-  return log.size() <= kMost ? log : "..." + log.substr(log.size() - kMost);
-}
-
-/// Figures of a training that must succeed.
-inline nlohmann::json figures_of(const Words& words) {
-  const TempFolder folder;
-  const std::string file = folder / "figures.json";
-  const auto result = run_command(joined(words, {"--json", file}), {}, Millis{60'000});
-  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << last_part(result.err)
-                                 << last_part(result.out);
-  return result.exit_code == 0 ? nlohmann::json::parse(get_bytes(file)) : nlohmann::json{};
-}
-
-inline std::string sha_of(const nlohmann::json& figures) {
-  return figures.is_object() ? figures.at("weights_sha256").get<std::string>() : "none";
+  return train_mlp({"--strategy", "parameter_server"}) + more;
 }
 
 /// A command that runs while the test does something to it. All it prints is kept in one log. It is
@@ -78,21 +47,8 @@ class Job {
     if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
     output_.reset(ends[0]);
     const FileDescriptor theirs(ends[1]);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDERR_FILENO);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    Words all = joined(words, {});
-    Words variables = environment;  // the first of a name counts
-    for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
-    const int failure = posix_spawnp(&pid_, words.front().c_str(), &actions, &attributes,
-                                     pointers(all).data(), pointers(variables).data());
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failure != 0) throw std::runtime_error("cannot start " + words.front());
+    pid_ = start_process(words, environment,
+                         {{theirs.get(), STDOUT_FILENO}, {theirs.get(), STDERR_FILENO}});
   }
   Job(const Job&) = delete;
   ~Job() {
@@ -147,13 +103,6 @@ class Job {
   }
 
  private:
-  static std::vector<char*> pointers(const Words& texts) {
-    std::vector<char*> all;
-    for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
-    all.push_back(nullptr);
-    return all;
-  }
-
   // False when all has been read, or at the deadline.
   bool read_more(const Deadline& deadline) {
     pollfd entry{output_.get(), POLLIN, 0};
@@ -177,8 +126,9 @@ inline void until_some_moment(uint64_t seed) {
 }
 
 /// Figures that an ended job wrote.
-inline nlohmann::json figures_in(const std::string& file) {
-  return std::filesystem::exists(file) ? nlohmann::json::parse(get_bytes(file)) : nlohmann::json{};
+inline json figures_in(const std::string& file) {
+  if (!std::filesystem::exists(file)) throw std::runtime_error(file + " was not written");
+  return json_in(file);
 }
 
 }  // namespace tutti::test

@@ -4,58 +4,49 @@
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-
 TEST(ServedTraining, WithoutServersSaysWhatToType) {
-  const auto result = run_command(joined({TUTTI_PROGRAM, "run", "-n", "2"}, train_served({})));
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("without servers"),
-                                HasSubstr("tutti run --servers 1 -n 2 PROGRAM ARGS...")));
+  EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "-n", "2"} + train_served({})),
+              Exits(2, Err(AllOf(HasSubstr("without servers"),
+                                 HasSubstr("tutti run --servers 1 -n 2 PROGRAM ARGS...")))));
 }
 
 TEST(ServedTraining, OptionsThatContradictEachOtherEndTheJobAtOnce) {
-  const auto result =
-      run_command(joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"},
-                         train_served({"--staleness", "0", "--scale-by-staleness"})));
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_THAT(result.err, HasSubstr("--scale-by-staleness with --staleness 0"));
+  EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} +
+                          train_served({"--staleness", "0", "--scale-by-staleness"})),
+              Exits(2, Err(HasSubstr("--scale-by-staleness with --staleness 0"))));
 }
 
 TEST(ServedTraining, DropsNobodyInAJobWithSnapshots) {
   const TempFolder folder;
-  const auto result = run_command(joined(
-      {TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2", "--snapshots", folder.path().string()},
-      train_served({"--drop-slowest", "1"})));
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_THAT(result.err, HasSubstr("--snapshots " + folder.path().string() +
-                                    ": with --drop-slowest 1 each server leaves other late steps"));
+  EXPECT_THAT(
+      run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2", "--snapshots",
+                        folder.path().string()} +
+                  train_served({"--drop-slowest", "1"})),
+      Exits(2, Err(HasSubstr("--snapshots " + folder.path().string() +
+                             ": with --drop-slowest 1 each server leaves other late steps"))));
 }
 
 TEST(ServedTraining, CannotHaveOtherServersThanTheLauncher) {
-  const auto result = run_command(joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"},
-                                         train_served({"--servers", "2"})));
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_THAT(result.err, HasSubstr("--servers 2: the launcher of this job said 1"));
+  EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} +
+                          train_served({"--servers", "2"})),
+              Exits(2, Err(HasSubstr("--servers 2: the launcher of this job said 1"))));
 }
 
 TEST(ServedTraining, NamesAViewServiceThatIsNotThereAndTheTimeTried) {
-  const auto result =
-      run_command(joined({TUTTI_PROGRAM, "run", "-n", "1"}, train_served({"--time-limit", "1"})),
-                  {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1"});
-  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("1000 ms"),
-                                HasSubstr("nothing listens there now")));
+  EXPECT_THAT(
+      run_command(Words{TUTTI_PROGRAM, "run", "-n", "1"} + train_served({"--time-limit", "1"}),
+                  {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1"}),
+      Exits(1, Err(AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("1000 ms"),
+                         HasSubstr("nothing listens there now")))));
 }
 
 TEST(ServedTraining, RefusesATimeToPollThatIsNone) {
   for (const std::string poll : {"-1", "2ms", "1000001"}) {
-    const auto result = run_command(
-        joined({TUTTI_PROGRAM, "run", "-n", "1"}, train_served({})),
-        {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1", "TUTTI_POLL_US=" + poll});
-    EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr("TUTTI_POLL_US=" + poll + ": expected microseconds, 0 to"));
+    EXPECT_THAT(
+        run_command(Words{TUTTI_PROGRAM, "run", "-n", "1"} + train_served({}),
+                    {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1",
+                     "TUTTI_POLL_US=" + poll}),
+        Exits(2, Err(HasSubstr("TUTTI_POLL_US=" + poll + ": expected microseconds, 0 to"))));
   }
 }
 
@@ -70,23 +61,21 @@ TEST(RunCommand, AsksForWhatServersNeed) {
            {{"--servers", "1", "--view-service", "0.0.0.0"}, "0.0.0.0"},
            {{"--servers", "1", "--view-service", "nowhere:"}, "--view-service"},
            {{"--no-backups"}, "--no-backups without servers"}}) {
-    const auto result =
-        run_command(joined(joined({TUTTI_PROGRAM, "run", "-n", "1"}, c.words), {"true"}), {kToken});
-    EXPECT_EQ(result.exit_code, 2) << c.answer << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(c.answer));
+    EXPECT_THAT(
+        run_command(Words{TUTTI_PROGRAM, "run", "-n", "1"} + c.words + Words{"true"}, {kToken}),
+        Exits(2, Err(HasSubstr(c.answer))))
+        << c.answer;
   }
-  const auto no_token = run_command(
-      {TUTTI_PROGRAM, "run", "--servers-elsewhere", "1", "--view-service", "127.0.0.1", "true"},
-      {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="});
-  EXPECT_EQ(no_token.exit_code, 2);
-  EXPECT_THAT(no_token.err, HasSubstr("export TUTTI_TOKEN="));
+  EXPECT_THAT(tutti({"run", "--servers-elsewhere", "1", "--view-service", "127.0.0.1", "true"},
+                    {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="}),
+              Exits(2, Err(HasSubstr("export TUTTI_TOKEN="))));
 }
 
 // Each worker runs a line of its own: $W is its number.
 CommandResult run_workers_that_differ(const std::string& line) {
-  return run_command({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2", "sh", "-c",
-                      "W=$TUTTI_WORKER; exec " + std::string(TUTTI_PROGRAM) + " train " + line +
-                          " --data " + kDoodles + " --strategy parameter_server --max-steps 5"});
+  return tutti({"run", "--servers", "1", "-n", "2", "sh", "-c",
+                "W=$TUTTI_WORKER; exec " + std::string(TUTTI_PROGRAM) + " train " + line +
+                    " --data " + kDoodles + " --strategy parameter_server --max-steps 5"});
 }
 
 TEST(ServedTraining, RefusesAWorkerWithAnotherModel) {
@@ -119,27 +108,20 @@ TEST(ServedTraining, RefusesAWorkerThatWasAskedForSomethingElse) {
 }
 
 TEST(PsCommand, AsksForWhatItNeeds) {
-  const auto no_token = run_command({TUTTI_PROGRAM, "ps", "--view-service", "127.0.0.1:1"},
-                                    {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="});
-  EXPECT_EQ(no_token.exit_code, 2) << no_token.out;
-  EXPECT_THAT(no_token.err, AllOf(HasSubstr("no token"), HasSubstr("TUTTI_TOKEN")));
-  const auto no_address = run_command({TUTTI_PROGRAM, "ps"}, {kToken});
-  EXPECT_EQ(no_address.exit_code, 2);
-  EXPECT_THAT(no_address.err, HasSubstr("--view-service"));
+  EXPECT_THAT(tutti({"ps", "--view-service", "127.0.0.1:1"}, {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="}),
+              Exits(2, Err(AllOf(HasSubstr("no token"), HasSubstr("TUTTI_TOKEN")))));
+  EXPECT_THAT(tutti({"ps"}, {kToken}), Exits(2, Err(HasSubstr("--view-service"))));
   for (const char* wrong : {"nowhere", "127.0.0.1:0", "127.0.0.1:99999", ":17", ""}) {
-    const auto result = run_command(
-        {TUTTI_PROGRAM, "ps", "--view-service", wrong, "--time-limit", "0.3"}, {kToken});
-    EXPECT_EQ(result.exit_code, 2) << wrong << result.err;
-    EXPECT_THAT(result.err, AllOf(HasSubstr("--view-service"), HasSubstr(wrong))) << wrong;
+    EXPECT_THAT(tutti({"ps", "--view-service", wrong, "--time-limit", "0.3"}, {kToken}),
+                Exits(2, Err(AllOf(HasSubstr("--view-service"), HasSubstr(wrong)))))
+        << wrong;
   }
 }
 
 TEST(PsCommand, NamesADeadAddressAndTheTimeTried) {
-  const auto result = run_command(
-      {TUTTI_PROGRAM, "ps", "--view-service", "127.0.0.1:1", "--time-limit", "0.4"}, {kToken});
-  EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_THAT(result.err,
-              AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("400 ms"), HasSubstr("refused")));
+  EXPECT_THAT(
+      tutti({"ps", "--view-service", "127.0.0.1:1", "--time-limit", "0.4"}, {kToken}),
+      Exits(1, Err(AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("400 ms"), HasSubstr("refused")))));
 }
 
 }  // namespace

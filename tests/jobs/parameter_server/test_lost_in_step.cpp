@@ -5,12 +5,6 @@
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
-
 constexpr int kEpochs = 6;
 
 struct WorkerLoss {
@@ -26,7 +20,7 @@ std::string name_of(const testing::TestParamInfo<WorkerLoss>& info) {
   return testing::PrintToString(info.param);
 }
 
-Words with_epochs(const Words& more) { return joined({"--epochs", std::to_string(kEpochs)}, more); }
+Words with_epochs(const Words& more) { return Words{"--epochs", std::to_string(kEpochs)} + more; }
 
 class OthersContinue : public testing::TestWithParam<WorkerLoss> {};
 
@@ -48,7 +42,6 @@ TEST_P(OthersContinue, AndTheLowestOfThemSaysWhatCameOut) {
             HasSubstr(speaker + " epoch 6/6"), HasSubstr("2 of 3 workers came to the end"),
             Not(ContainsRegex("(\\[[012]\\] tutti train|tutti train: rank [012]): "))));
   const json all = figures_in(file);
-  ASSERT_TRUE(all.is_object());
   EXPECT_EQ(all.at("workers"), 3);
   EXPECT_EQ(all.at("workers_finished"), 2);
   EXPECT_EQ(all.at("updates"), kEpochs * 196);
@@ -77,7 +70,6 @@ TEST_P(OthersWait, AndTrainTheWeightsOfMirrored) {
                     HasSubstr("it is started again (1 of 1)"), HasSubstr("epoch 6/6"),
                     Not(HasSubstr("came to the end"))));
   const json all = figures_in(file);
-  ASSERT_TRUE(all.is_object());
   EXPECT_EQ(
       sha_of(all),
       sha_of(figures_of(train_mlp(with_epochs({"--strategy", "mirrored", "--replicas", "2"})))));
@@ -108,10 +100,8 @@ TEST(WorkersApart, TrainAndReportWhatAGroupDoes) {
                                     "--max-steps", "50", "--on-lost-worker", what}));
   };
   const json end = train("end");
-  ASSERT_TRUE(end.is_object());
   for (const char* const what : {"continue", "wait"}) {
     const json apart = train(what);
-    ASSERT_TRUE(apart.is_object()) << what;
     for (const char* const figure :
          {"weights_sha256", "train_loss", "val_loss", "val_accuracy", "updates"})
       EXPECT_EQ(apart.at(figure), end.at(figure)) << what << ": " << figure;

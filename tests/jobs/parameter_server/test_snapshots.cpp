@@ -12,31 +12,26 @@
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
-
 Words synchronous(const Words& more) {
-  return train_served(joined({"--replicas", "2", "--epochs", "1000", "--max-steps", "1300"}, more));
+  return train_served(Words{"--replicas", "2", "--epochs", "1000", "--max-steps", "1300"} + more);
 }
 
 Words asynchronous(const Words& more) {
-  return train_served(joined(
-      {"--replicas", "2", "--epochs", "3", "--batch-size", "100", "--staleness", "inf"}, more));
+  return train_served(
+      Words{"--replicas", "2", "--epochs", "3", "--batch-size", "100", "--staleness", "inf"} +
+      more);
 }
 
 const Words kInform = {"TUTTI_LOG=info"};
 
 json manifest_of_newest(const TempFolder& folder) {
-  return json::parse(get_bytes(ps::snapshots_in(folder.path()).back() / "manifest.json"));
+  return json_in(ps::snapshots_in(folder.path()).back() / "manifest.json");
 }
 
 // Trains until there is a snapshot of some steps, then kills all: long before the last step.
 void train_and_kill(const Words& words, const TempFolder& folder) {
-  Job job(joined(words, {"--servers", "2", "--snapshots", folder.path().string(),
-                         "--snapshot-every", "0.1"}),
+  Job job(words + Words{"--servers", "2", "--snapshots", folder.path().string(), "--snapshot-every",
+                        "0.1"},
           kInform);
   const auto has_steps = [&] {
     const auto there = ps::snapshots_in(folder.path());
@@ -134,7 +129,7 @@ TEST(Snapshots, AFullDiskStopsNoTrainingAndLeavesTheOldOne) {
               AllOf(ContainsRegex("snapshot cut-000002 was given up: .*No space left on device"),
                     HasSubstr("; cut-000001 stays")));
   EXPECT_EQ(figures_in(file).at("updates"), 1300);
-  const int64_t step = json::parse(get_bytes(cuts + "/cut-000001/manifest.json")).at("step");
+  const int64_t step = json_in(cuts + "/cut-000001/manifest.json").at("step");
   ASSERT_GT(step, 0);
   const json rest = figures_of(synchronous({"--servers", "1", "--restore", cuts}));
   EXPECT_EQ(rest.at("updates"), 1300) << "from step " << step;
@@ -155,8 +150,7 @@ TEST(Snapshots, LossOfAServerGivesUpNoMoreThanACut) {
   EXPECT_EQ(figures_in(file).at("updates"), 1300);
   EXPECT_THAT(job.log(), HasSubstr("server 0 took over from server 1 after"));
   // The last one is that of the end.
-  EXPECT_EQ(json::parse(get_bytes(ps::snapshots_in(cuts).back() / "manifest.json")).at("step"),
-            1300);
+  EXPECT_EQ(json_in(ps::snapshots_in(cuts).back() / "manifest.json").at("step"), 1300);
 }
 
 // It dies in a step that the other one would go on with: the newest snapshot is of a step of both.

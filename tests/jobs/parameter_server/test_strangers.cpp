@@ -4,9 +4,6 @@
 namespace tutti::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
 constexpr const char* kOtherToken =
     "TUTTI_TOKEN="
     "ffffffff0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829300";
@@ -15,7 +12,7 @@ TEST(Strangers, DoNotDisturb) {
   const TempFolder folder;
   const std::string file = folder / "figures.json";
   const Words common = {"--replicas", "2", "--epochs", "1000", "--max-steps", "2000"};
-  Job job(train_served(joined(common, {"--servers", "2", "--json", file})), {kToken});
+  Job job(train_served(common + Words{"--servers", "2", "--json", file}), {kToken});
   const std::string service = job.word_after("view service at ");
   std::vector<FileDescriptor> open;
   const auto disturb_all = [&](uint64_t seed) {
@@ -23,21 +20,18 @@ TEST(Strangers, DoNotDisturb) {
   };
   job.wait_for("parameter_server: 2 replicas");  // servers listen by now
   disturb_all(1);
-  const auto wrong = run_command(
-      {TUTTI_PROGRAM, "ps", "--view-service", service, "--time-limit", "0.5"}, {kOtherToken});
+  const auto wrong = tutti({"ps", "--view-service", service, "--time-limit", "0.5"}, {kOtherToken});
   EXPECT_NE(wrong.exit_code, 0);
   EXPECT_THAT(wrong.err, AllOf(HasSubstr(service), HasSubstr("token")));
-  const auto taken =
-      run_command({TUTTI_PROGRAM, "ps", "--number", "1", "--view-service", service}, {kToken});
-  EXPECT_EQ(taken.exit_code, 2);
-  EXPECT_THAT(taken.err, AllOf(HasSubstr("wants to be server 1"), HasSubstr("that is server 1")));
+  EXPECT_THAT(
+      tutti({"ps", "--number", "1", "--view-service", service}, {kToken}),
+      Exits(2, Err(AllOf(HasSubstr("wants to be server 1"), HasSubstr("that is server 1")))));
   job.wait_for("epoch 1/");
   disturb_all(2);
   ASSERT_EQ(job.end(), 0) << last_part(job.log());
   const auto all = figures_in(file);
-  ASSERT_TRUE(all.is_object());
   EXPECT_EQ(all.at("updates"), 2000);
-  EXPECT_EQ(sha_of(all), sha_of(figures_of(joined(train_mlp({"--strategy", "mirrored"}), common))));
+  EXPECT_EQ(sha_of(all), sha_of(figures_of(train_mlp({"--strategy", "mirrored"}) + common)));
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 namespace tutti::test {
 namespace {
 
-using nlohmann::json;
-
 TEST(ServedTrace, EveryWorkerWritesWhatItDid) {
   const TempFolder folder;
   constexpr int64_t kSteps = 6;
@@ -17,7 +15,7 @@ TEST(ServedTrace, EveryWorkerWritesWhatItDid) {
       {}, Millis{60'000});
   ASSERT_EQ(result.exit_code, 0) << last_part(result.err);
   for (const auto& [name, worker] : {std::pair{"run.json", 0}, {"run.1.json", 1}}) {
-    const json trace = json::parse(get_bytes(folder / name));
+    const json trace = json_in(folder / name);
     EXPECT_EQ(trace.at("leftOut"), 0);
     // The one piece of this model is carried by worker 0.
     const std::string hands_in = worker == 0 ? "ps.push" : "host.push";

@@ -1,18 +1,12 @@
 // Who is in the job: each launcher's variables, and several at once.
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/cluster_spec.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::AllOf;
-using testing::Contains;
-using testing::HasSubstr;
-using testing::Not;
 
 /// The spec as text, or what was thrown.
 std::string outcome(const Variables& variables) {
@@ -343,7 +337,7 @@ TEST(ClusterSpec, DerivedPortsAreStableAndInTheirRange) {
 
 TEST(ClusterSpec, TheEnvironmentIsReadAsItIs) {
   ASSERT_EQ(setenv("TUTTI_TEST_EXTRA", "a=b", 1), 0);
-  EXPECT_THAT(environment_variables(), Contains(testing::Pair("TUTTI_TEST_EXTRA", "a=b")));
+  EXPECT_THAT(environment_variables(), Contains(Pair("TUTTI_TEST_EXTRA", "a=b")));
   ASSERT_EQ(unsetenv("TUTTI_TEST_EXTRA"), 0);
   EXPECT_THAT(environment_variables(), Not(Contains(testing::Key("TUTTI_TEST_EXTRA"))));
 }

@@ -1,14 +1,9 @@
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/engine_choice.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::HasSubstr;
 
 struct ChoiceCase {
   const char* name;
@@ -81,8 +76,7 @@ TEST(EngineChoice, RefusesWhatCannotServe) {
       {"a typing error", {.asked = "shn", .replicas_per_host = {2}}, "", "did you mean \"shm\"?"},
   };
   for (const ChoiceCase& c : cases)
-    EXPECT_THAT(test::message_of<UsageError>([&] { choose_engine(c.question); }),
-                HasSubstr(c.reason))
+    EXPECT_THAT(message_of<UsageError>([&] { choose_engine(c.question); }), HasSubstr(c.reason))
         << c.name;
 }
 

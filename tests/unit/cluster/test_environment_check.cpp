@@ -1,21 +1,15 @@
 // What a person has set is checked where nothing of it is needed, too.
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/net/token.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class Environment {
  public:

@@ -1,21 +1,16 @@
 // Jobs of several processes over loopback, as threads: who gets in, and what the loss of one does.
-#include <gmock/gmock.h>
-
 #include <future>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/net/connect_link.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr Millis kLimit = 20s;
 
@@ -71,9 +66,9 @@ TEST_F(JobLinksTest, WorkersMeet) {
 }
 
 TEST_F(JobLinksTest, WrongTokenAndOtherJobsAreTurnedAway) {
-  EXPECT_THAT(test::message_of<Mismatch>([&] { join(1, credentials_of(Token::random())); }),
+  EXPECT_THAT(message_of<Mismatch>([&] { join(1, credentials_of(Token::random())); }),
               HasSubstr("token"));
-  EXPECT_THAT(test::message_of<Mismatch>([&] { join(1, credentials_of(token_, "job-2")); }),
+  EXPECT_THAT(message_of<Mismatch>([&] { join(1, credentials_of(token_, "job-2")); }),
               HasSubstr("job"));
   const auto one = join(1, credentials_of(token_));  // the job is untouched
   EXPECT_EQ(zero_->rendezvous().first_loss(), "");
@@ -84,7 +79,7 @@ TEST_F(JobLinksTest, LossOfAWorkerEndsGroupsOfTheOthers) {
   zero_->follow(engines[0]);
   TextStream dying = bare_worker_one();
   auto waiting = std::async(std::launch::async, [&] {
-    return test::message_of<PeerLost>(
+    return message_of<PeerLost>(
         [&] { engines[0]->run({.collective = Collective::barrier, .limit = kLimit}); });
   });
   dying.link().shutdown();

@@ -1,16 +1,13 @@
 // How a job has ended on several nodes: stories of endings, with what all make of them.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/launch/detail/node_ending.h"
 #include "tutti/cluster/launch/restarts.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti::detail {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr NodeEnding kDone{};
 

@@ -1,6 +1,5 @@
 // Lines from pieces of output, and the messages between workers and launcher.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -12,12 +11,11 @@
 #include "tutti/cluster/launch/detail/output.h"
 #include "tutti/cluster/rendezvous/detail/messages.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti::detail {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::Not;
 using Lines = std::vector<std::string>;
 
 Lines lines_of(const std::vector<std::string>& pieces, bool finish = true) {

@@ -1,21 +1,16 @@
 // The rendezvous over links of this process: what the sockets, threads and deadlines add to
 // test_rendezvous_state.cpp.
-#include <gmock/gmock.h>
-
 #include <future>
 
-#include "tutti/base/error.h"
 #include "tutti/cluster/rendezvous/detail/rendezvous_server.h"
 #include "tutti/cluster/rendezvous/rendezvous.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr Millis kMeetingLimit = 20s;
 
@@ -74,7 +69,7 @@ TEST_F(RendezvousTest, MissingRanksAreNamed) {
   serve(3);
   const auto zero = join(0, 3);
   const auto two = join(2, 3);
-  EXPECT_THAT(test::message_of<Timeout>([&] { zero->exchange("k", 0, 3, "", Deadline(50ms)); }),
+  EXPECT_THAT(message_of<Timeout>([&] { zero->exchange("k", 0, 3, "", Deadline(50ms)); }),
               HasSubstr("rendezvous \"k\", rank 0 of 3: after 50 ms ranks 1, 2 had not come"));
 }
 
@@ -90,8 +85,7 @@ TEST_F(RendezvousTest, LostWorkerEndsAnExchangeAndIsNamed) {
                                               .number = 2,
                                               .text = "rank 1 (host b, pid 9)"}));
   auto waiting = std::async(std::launch::async, [&] {
-    return test::message_of<PeerLost>(
-        [&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
+    return message_of<PeerLost>([&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
   });
   dying.link().shutdown();
   EXPECT_THAT(waiting.get(), HasSubstr("rank 1 (host b, pid 9) closed its connection"));
@@ -156,8 +150,7 @@ TEST_F(RendezvousTest, AClientThatCannotBeToldAnythingIsLostAlone) {
 
 TEST_F(RendezvousTest, RefusalSaysWhy) {
   serve(2);
-  EXPECT_THAT(test::message_of<UsageError>([&] { join(0, 3); }),
-              HasSubstr("the rendezvous waits for 2"));
+  EXPECT_THAT(message_of<UsageError>([&] { join(0, 3); }), HasSubstr("the rendezvous waits for 2"));
 }
 
 TEST_F(RendezvousTest, SilentClientIsLost) {
@@ -191,8 +184,7 @@ TEST_F(RendezvousTest, RendezvousThatEndsInOrderIsNoLoss) {
   const auto zero =
       join(0, 2, {.lost = [](int, const std::string& words) { ADD_FAILURE() << words; }});
   auto waiting = std::async(std::launch::async, [&] {
-    return test::message_of<PeerLost>(
-        [&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
+    return message_of<PeerLost>([&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
   });
   server_.reset();
   EXPECT_THAT(waiting.get(), HasSubstr("the rendezvous has ended"));

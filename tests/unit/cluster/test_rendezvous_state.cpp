@@ -1,18 +1,12 @@
 // What the rendezvous decides: stories of messages, with what each client is told.
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/cluster/rendezvous/detail/rendezvous_state.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti::detail {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using Kind = RendezvousMessage::Kind;
 
 const TimePoint kStart{};
@@ -157,7 +151,7 @@ TEST(RendezvousState, RefusesWhatContradicts) {
   };
   for (const Case& c : cases)
     EXPECT_THAT(words_of(state.on_message(2, c.message, kStart)),
-                ElementsAre(testing::AllOf(HasSubstr("2 refused"), HasSubstr(c.why))))
+                ElementsAre(AllOf(HasSubstr("2 refused"), HasSubstr(c.why))))
         << c.name;
 }
 

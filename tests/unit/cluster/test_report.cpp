@@ -1,18 +1,15 @@
 // Which failure was the first, and the words for it.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
 #include "tutti/cluster/launch/detail/report.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
 using detail::Death;
 using detail::root_of;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(RootOf, IsTheFirstThatDidNotMerelyLoseAPeer) {
   const struct {

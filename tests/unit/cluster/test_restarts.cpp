@@ -1,9 +1,9 @@
 // Whether a job that failed starts again: stories of lives, with what is decided after each.
-#include <gmock/gmock.h>
-
 #include <csignal>
 
 #include "tutti/cluster/launch/restarts.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
@@ -97,7 +97,7 @@ TEST(Restarts, Stories) {
       words = verdict.words;
     }
     EXPECT_EQ(pauses, story.pauses) << story.name;
-    EXPECT_THAT(words, testing::HasSubstr(story.words)) << story.name;
+    EXPECT_THAT(words, HasSubstr(story.words)) << story.name;
     if (*story.words == '\0') {
       EXPECT_EQ(words, "") << story.name;
     }

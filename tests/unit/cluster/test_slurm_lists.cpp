@@ -1,14 +1,11 @@
 // Slurm's short forms.
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti::detail {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 using Names = std::vector<std::string>;
 
 TEST(SlurmLists, NamesAreWrittenOut) {

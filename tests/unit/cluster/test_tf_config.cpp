@@ -1,13 +1,10 @@
 // Every rule of TF_CONFIG, and what contradicts itself in one.
-#include <gmock/gmock.h>
-
-#include "tutti/base/error.h"
 #include "tutti/cluster/spec/cluster_spec.h"
+
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::HasSubstr;
 
 ClusterSpec spec_of(const std::string& config) {
   return cluster_spec({{"TF_CONFIG", config}}).value();

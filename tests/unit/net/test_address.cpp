@@ -1,5 +1,4 @@
 // Texts of addresses, choosing a local one, and connecting under a deadline.
-#include <gmock/gmock.h>
 #include <sched.h>
 
 #include <chrono>
@@ -7,19 +6,15 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 
 #include "tests/support/command.h"
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 Address number(const std::string& text, uint16_t port = 0) {
@@ -234,9 +229,10 @@ TEST(Resolve, NumbersNamesAndErrors) {
 TEST(Resolve, LocalhostOfAHostOfIPv6Alone) {
   bool made = false;
   std::thread([&made] {  // a network of its own
-    made = unshare(CLONE_NEWNET) == 0 &&
-           test::run_command({"sh", "-c", "ip link set lo up; ip addr add fd00::5/128 dev lo"})
-                   .exit_code == 0;
+    made =
+        unshare(CLONE_NEWNET) == 0 &&
+        run_command({"sh", "-c", "ip link set lo up; ip addr add fd00::5/128 dev lo"}).exit_code ==
+            0;
     if (!made) return;
     std::vector<Address> found;
     EXPECT_NO_THROW(found = resolve({"localhost", 5}, Deadline(20s)));

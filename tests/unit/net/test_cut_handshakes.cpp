@@ -1,5 +1,4 @@
 // A handshake that ends in the middle says nothing of tokens: it is tried again until the deadline.
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -9,24 +8,19 @@
 #include <string>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/detail/socket_link.h"
 #include "tutti/net/listener.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/refusals.h"
 #include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 using namespace std::chrono_literals;
 
 enum class Cut { behind_its_hello, at_the_proof };
@@ -197,7 +191,7 @@ class HoldsBackAProof {
 };
 
 TEST(PausedHandshake, GetsInAtTheNextTry) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Credentials credentials{Token::random(), "job"};
   Listener listener(kLoopback, credentials, {.handshake_limit = 200ms});
   HoldsBackAProof way(listener.address());
@@ -229,7 +223,7 @@ class ReleasesAtTheRefusal final : public Sink {
 
 // It was answered all the same, and the connection closed under who believed to be in.
 TEST(PausedHandshake, AProofBehindTheRefusalLetsNobodyIn) {
-  const test::Refusals quiet;
+  const Refusals quiet;
   const Credentials credentials{Token::random(), "job"};
   Listener listener(kLoopback, credentials, {.handshake_limit = 200ms});
   HoldsBackAProof way(listener.address());

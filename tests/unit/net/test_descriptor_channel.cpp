@@ -1,6 +1,5 @@
 // Messages and descriptors through a DescriptorChannel, and what each fault gives.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -8,16 +7,14 @@
 #include <string>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/net/descriptor_channel.h"
 
+#include "tests/support/expect.h"
 #include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
 class DescriptorChannelTest : public testing::Test {

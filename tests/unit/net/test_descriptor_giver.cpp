@@ -1,6 +1,5 @@
 // Passing a descriptor to those of the job on this host, and to nobody else.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,21 +10,18 @@
 #include <string>
 #include <thread>
 
-#include "tutti/base/error.h"
 #include "tutti/net/arena.h"
 #include "tutti/net/descriptor_giver.h"
 #include "tutti/net/handshake.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/meeting.h"
-#include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
 #include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 DescriptorRequest request_of(const std::string& name) {
@@ -50,7 +46,7 @@ TEST(DescriptorGiver, EverybodyWhoAsksGetsTheSameMemory) {
   ASSERT_TRUE(file.reserve(0, kPageBytes));
   const Mapping own(file, 0, kPageBytes);
   const DescriptorGiver giver(token, "key", file.descriptor());
-  test::run_threads(4, [&](int rank) {
+  run_threads(4, [&](int rank) {
     const auto taken = take_descriptor(request_of(giver.name()), token, Deadline(30s));
     ASSERT_TRUE(taken.has_value());
     EXPECT_NE(fcntl(taken->get(), F_GETFD) & FD_CLOEXEC, 0);
@@ -92,7 +88,7 @@ TEST(DescriptorGiver, AnotherNetworkNamespaceIsAnotherHost) {
 }
 
 TEST(DescriptorGiver, WhoHoldsAnotherTokenIsRefusedByName) {
-  test::Refusals refusals;
+  Refusals refusals;
   const DescriptorGiver giver(Token::random(), "key", 0);
   EXPECT_THAT(message_of<Mismatch>([&] {
                 take_descriptor(request_of(giver.name()), Token::random(), Deadline(30s));
@@ -103,7 +99,7 @@ TEST(DescriptorGiver, WhoHoldsAnotherTokenIsRefusedByName) {
 }
 
 TEST(DescriptorGiver, AnotherKeyIsAMismatch) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Token token = Token::random();
   const DescriptorGiver giver(token, "another", 0);
   EXPECT_THROW(take_descriptor(request_of(giver.name()), token, Deadline(30s)), Mismatch);

@@ -1,24 +1,17 @@
 // The handshake as bytes in and bytes out: who gets in, who does not, and what each side says.
-#include <gmock/gmock.h>
 #include <sys/socket.h>
 
 #include <random>
 #include <string>
 
-#include "tutti/base/error.h"
 #include "tutti/net/detail/socket_link.h"
 #include "tutti/net/handshake.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::Not;
 using Role = Handshake::Role;
 
 const Facts kClient{

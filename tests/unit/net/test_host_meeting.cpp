@@ -1,7 +1,6 @@
 // Ranks that find out which of them share a host. Threads in network namespaces of their own stand
 // for hosts: a Unix socket without a name does not cross namespaces.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,22 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/net/host_meeting.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/meeting.h"
-#include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
 
 namespace tutti {
 namespace {
 
-using test::InProcessMeeting;
-using test::message_of;
-using test::run_threads;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 ino_t memory_of(const SharedFile& file) {
@@ -71,7 +64,7 @@ TEST(HostMeeting, TwoMeetingsHaveMemoryOfTheirOwn) {
 }
 
 TEST(HostMeeting, AnotherTokenIsNamedAndGetsNothing) {
-  test::Refusals refusals;
+  Refusals refusals;
   InProcessMeeting meeting(2);
   run_threads(2, [&](int rank) {
     const auto place = meeting.place(rank);

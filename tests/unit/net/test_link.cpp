@@ -1,6 +1,5 @@
 // Bytes through a plain Link, partial writes, and what each kind of end gives.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,16 +13,13 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/base/error.h"
 #include "tutti/net/link.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 /// Two ends of a TCP connection over the loopback device.

@@ -1,5 +1,4 @@
 // A listener with honest processes, and with everybody else: nobody delays the honest ones.
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -11,25 +10,18 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/detail/admission.h"
 #include "tutti/net/listener.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/refusals.h"
 #include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
 
-using test::message_of;
-using test::Refusals;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
 using namespace std::chrono_literals;
 
 std::string exchange_a_byte(Link& from, Link& to) {

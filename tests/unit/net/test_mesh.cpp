@@ -1,5 +1,4 @@
 // Every rank connected to every other, and what is said when one does not come.
-#include <gmock/gmock.h>
 #include <poll.h>
 
 #include <string>
@@ -7,24 +6,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/mesh.h"
 
+#include "tests/support/expect.h"
 #include "tests/support/meeting.h"
-#include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
 #include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
 
-using test::InProcessMeeting;
-using test::message_of;
-using test::run_threads;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 using namespace std::chrono_literals;
 
 const Credentials kCredentials{Token::random(), "job"};
@@ -152,7 +144,7 @@ TEST(Mesh, NamesTheRankWhoseAddressRefuses) {
 }
 
 TEST(Mesh, ARestartedProcessOnAnOldPortIsNotMistaken) {
-  test::Refusals refusals;
+  Refusals refusals;
   InProcessMeeting meeting(2);
   run_threads(2, [&](int rank) {
     const auto place = meeting.place(rank);

@@ -1,17 +1,12 @@
-#include <gmock/gmock.h>
-
 #include <array>
 #include <cstring>
 
-#include "tutti/base/error.h"
 #include "tutti/net/text_stream.h"
 
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 
 namespace tutti {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr size_t kMost = size_t{4} << 20;
 
@@ -51,7 +46,7 @@ TEST(TextStream, LengthBeyondTheLimitIsRefusedBeforeMemoryIsTaken) {
   std::array<char, 4> length{'\xff', '\xff', '\xff', '\xff'};
   const iovec piece{length.data(), length.size()};
   ASSERT_EQ(raw->write_some({&piece, 1}), 4);
-  EXPECT_THAT(test::message_of<Error>([&] { there.receive(); }),
+  EXPECT_THAT(message_of<Error>([&] { there.receive(); }),
               HasSubstr("a text of 4294967295 bytes is announced; at most 4194304"));
 }
 

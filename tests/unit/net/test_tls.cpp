@@ -1,5 +1,4 @@
 // Links over TLS: the bytes, the certificates, and who stands between.
-#include <gmock/gmock.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -12,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/detail/socket_link.h"
@@ -20,8 +18,8 @@
 #include "tutti/net/tls.h"
 
 #include "tests/support/certificates.h"
+#include "tests/support/expect.h"
 #include "tests/support/meeting.h"
-#include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/net/loopback.h"
@@ -29,11 +27,6 @@
 namespace tutti {
 namespace {
 
-using test::Authority;
-using test::message_of;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Side = TlsContext::Side;
 
@@ -82,7 +75,7 @@ class TlsTest : public testing::Test {
     return std::make_shared<TlsContext>(authority.issue(folder_.path() / name, name));
   }
 
-  test::TempFolder folder_;
+  TempFolder folder_;
   const Authority authority_{"the job's authority"};
   const std::shared_ptr<const TlsContext> tls_ = context(authority_, "worker");
 };
@@ -145,10 +138,10 @@ TEST_F(TlsTest, AClosedPeerIsPeerLost) {
 }
 
 TEST_F(TlsTest, ListenersAndMeshesWorkOverIt) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Credentials credentials{Token::random(), "job", tls_};
-  test::InProcessMeeting meeting(3);
-  test::run_threads(3, [&](int rank) {
+  InProcessMeeting meeting(3);
+  run_threads(3, [&](int rank) {
     Listener listener(kLoopback, credentials);
     const auto place = meeting.place(rank);
     Mesh mesh = connect_mesh(*place, listener, "g", 2, Deadline(60s));
@@ -165,7 +158,7 @@ TEST_F(TlsTest, ListenersAndMeshesWorkOverIt) {
 }
 
 TEST_F(TlsTest, ACertificateOfAnotherAuthorityIsRefusedOnBothSides) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Authority other("another authority");
   const Token token = Token::random();
   Listener listener(kLoopback, {token, "job", tls_});
@@ -191,7 +184,7 @@ TEST_F(TlsTest, ACertificateOfAnotherAuthorityIsRefusedOnBothSides) {
 }
 
 TEST_F(TlsTest, PlainTextAndTlsDoNotMeet) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Token token = Token::random();
   Listener secured(kLoopback, {token, "job", tls_});
   // OpenSSL 3.0 closes the connection; 3.5 sends an alert before, by which TLS is known.
@@ -208,7 +201,7 @@ TEST_F(TlsTest, PlainTextAndTlsDoNotMeet) {
 }
 
 TEST_F(TlsTest, AWrongTokenIsRefusedInsideTls) {
-  test::Refusals refusals;
+  Refusals refusals;
   Listener listener(kLoopback, {Token::random(), "job", tls_});
   EXPECT_THAT(message_of<Mismatch>([&] {
                 connect_link(listener.address(), {Token::random(), "job", tls_}, {}, "rank 0",
@@ -266,7 +259,7 @@ class Between {
 };
 
 TEST_F(TlsTest, WhoStandsBetweenWithACertificateOfTheJobIsFoundOut) {
-  test::Refusals refusals;
+  Refusals refusals;
   const Credentials credentials{Token::random(), "job", tls_};
   Listener listener(kLoopback, credentials);
   // It holds a certificate of the authority but no token: it passes every byte on, unchanged.
@@ -307,7 +300,7 @@ TEST_F(TlsTest, BytesThatAreChangedOnTheWayAreFoundOut) {
 }
 
 TEST_F(TlsTest, OlderVersionsAreRefused) {
-  test::Refusals refusals;
+  Refusals refusals;
   Listener listener(kLoopback, {Token::random(), "job", tls_});
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> old(SSL_CTX_new(TLS_client_method()),
                                                               SSL_CTX_free);

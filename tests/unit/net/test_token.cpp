@@ -1,5 +1,4 @@
 // Where a token comes from, who may read it, and that messages never contain it.
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -7,22 +6,16 @@
 #include <string>
 #include <type_traits>
 
-#include "tutti/base/error.h"
 #include "tutti/net/detail/secret_file.h"
 #include "tutti/net/token.h"
 
 #include "tests/support/command.h"
-#include "tests/support/message_of.h"
+#include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
-
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 static_assert(!fmt::is_formattable<Token>::value, "a secret is not printed by accident");
 
@@ -54,7 +47,7 @@ class TokenFile : public testing::Test {
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
   }
 
-  test::TempFolder folder_;
+  TempFolder folder_;
   const std::filesystem::path path_ = folder_.path() / "token";
 };
 
@@ -88,12 +81,8 @@ TEST(SecretFile, IsOfItsUserOrOfRoot) {
     facts.st_mode = S_IFREG | mode;
     const std::filesystem::path path = fmt::format("/f{}-{:o}-{}", owner, mode, self);
     testing::internal::CaptureStderr();
-    std::string refused;
-    try {
-      detail::require_private(facts, self, path, "token file");
-    } catch (const UsageError& error) {
-      refused = error.what();
-    }
+    const std::string refused =
+        refusal_of<UsageError>([&] { detail::require_private(facts, self, path, "token file"); });
     return refused + testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(answer(1000, 0600, 1000), "");
@@ -147,7 +136,7 @@ RANK_PROGRAM(take_the_token) {
   const Token token = Token::parse(rank.arguments.at(0), "");
   setenv(kTokenVariable, rank.arguments.at(0).c_str(), 1);
   take_token_out_of_environment();
-  EXPECT_EQ(test::run_command({"sh", "-c", "echo \"$TUTTI_TOKEN\""}).out, "\n");
+  EXPECT_EQ(run_command({"sh", "-c", "echo \"$TUTTI_TOKEN\""}).out, "\n");
   EXPECT_TRUE(token_from_environment() == token) << "this process still has it";
   take_token_out_of_environment();
   EXPECT_TRUE(token_from_environment() == token) << "a second time";
@@ -158,7 +147,7 @@ RANK_PROGRAM(take_the_token) {
 }
 
 TEST(TokenEnvironments, AreWithoutItForWhatAProcessStarts) {
-  const auto out = test::run_ranks(1, "take_the_token", {.arguments = {kHex}}).at(0);
+  const auto out = run_ranks(1, "take_the_token", {.arguments = {kHex}}).at(0);
   EXPECT_EQ(out.exit_code, 0) << out.log;
 }
 
