@@ -60,14 +60,14 @@ void precise_step(ReplicaContext& replica, torch::nn::Sequential net, Optimizer&
   optimizer.minimize(replica, average_loss(each, 6));
 }
 
-struct Trained {
+struct PreciselyTrained {
   std::vector<at::Tensor> weights;
   std::optional<optim::LossScale> scale;
   at::Tensor scalars;
   int64_t version = 0;
 };
 
-Trained train(const PreciseJob& job) {
+PreciselyTrained train(const PreciseJob& job) {
   Strategy strategy(options_of(job));
   Replicated<torch::nn::Sequential> net(strategy, small_net);
   Optimizer optimizer(net, optim::adam({.learning_rate = 0.01}));
@@ -97,7 +97,7 @@ class PrecisionOnDevices : public FakeCudaTest {
     if (!IsSkipped()) fake_cuda::set_devices(3);
   }
 
-  static Trained in_turn(PreciseJob job) {
+  static PreciselyTrained in_turn(PreciseJob job) {
     fake_cuda::set_order(fake_cuda::Order::eager);
     job.kind = "one_device";
     job.device = "cuda:0";
@@ -113,10 +113,10 @@ TEST_F(PrecisionOnDevices, EqualsOneDeviceInTurn) {
                            .device = device,
                            .precision = half ? Precision::float16 : Precision::bfloat16,
                            .scaled = half};
-      const Trained expected = in_turn(job);
+      const PreciselyTrained expected = in_turn(job);
       EXPECT_TRUE(std::isfinite(expected.weights[0].sum().item<double>()));
       in_all_orders(8, [&] {
-        const Trained found = train(job);
+        const PreciselyTrained found = train(job);
         EXPECT_TRUE(all_equal(found.weights, expected.weights[0])) << device;
         EXPECT_TRUE(torch::equal(found.scalars, expected.scalars)) << device;
         EXPECT_TRUE(!half || same(*found.scale, *expected.scale)) << device;
@@ -148,9 +148,9 @@ TEST_F(PrecisionOnDevices, TheScaleIsThatOfTheHostsFormula) {
 // Replicas whose parameters the CPU updates: there the host decides.
 TEST_F(PrecisionOnDevices, WhereTheCpuUpdatesTheHostDecidesTheSame) {
   const PreciseJob job{};
-  const Trained expected = in_turn(job);
+  const PreciselyTrained expected = in_turn(job);
   for (const char* device : {"cuda:0,1", "cuda:0x2"}) {
-    const Trained found = train({.device = device, .reduction = "all_reduce"});
+    const PreciselyTrained found = train({.device = device, .reduction = "all_reduce"});
     EXPECT_TRUE(same(*found.scale, *expected.scale));
     EXPECT_LT((found.weights[1] - expected.weights[0]).abs().max().item<double>(), 1e-3);
   }

@@ -17,15 +17,15 @@ namespace {
 
 constexpr int64_t kBatch = 7;  // parts of 4 and 3, or of 3, 2 and 2: no batch norm sees one alone
 
-struct Training {
+struct ZooTraining {
   SmallNetwork network;
   int seeds;  ///< orders, beside eager and lazy
 };
 
 // Channels of resnet18 are multiples of 8: where a CPU has AVX2 and no more, oneDNN writes beyond
 // the gradient of a 1x1 convolution with others.
-const std::vector<Training>& trainings() {
-  static const std::vector<Training> all{
+const std::vector<ZooTraining>& trainings() {
+  static const std::vector<ZooTraining> all{
       {{"mlp", {1, 28, 28}, 0.25}, 20},        {{"cnn", {1, 8, 8}, 0.25}, 20},
       {{"doodle_cnn", {1, 28, 28}, 0.25}, 20}, {{"resnet18", {3, 32, 32}, 1.0 / 8}, 6},
       {{"vit", {1, 28, 28}, 0.5}, 4},          {{"inception_v3", {3, 75, 75}, 1.0 / 16}, 1}};
@@ -70,7 +70,7 @@ at::Tensor by_loop(const SmallNetwork& network, const StrategyOptions& options) 
   return all_equal(weights, weights[0]) ? weights[0] : at::Tensor();
 }
 
-class ZooOnDevices : public FakeCudaTest, public testing::WithParamInterface<Training> {
+class ZooOnDevices : public FakeCudaTest, public testing::WithParamInterface<ZooTraining> {
  protected:
   void SetUp() override {
     FakeCudaTest::SetUp();
@@ -101,7 +101,7 @@ TEST_P(ZooOnDevices, TrainsWithTheBitsOfOneDeviceInTurn) {
       << testing::PrintToString(fake_cuda::synchronous_operators());
 }
 
-void PrintTo(const Training& training, std::ostream* out) { *out << training.network.name; }
+void PrintTo(const ZooTraining& training, std::ostream* out) { *out << training.network.name; }
 
 INSTANTIATE_TEST_SUITE_P(All, ZooOnDevices, testing::ValuesIn(trainings()),
                          [](const auto& info) { return info.param.network.name; });
