@@ -1,4 +1,5 @@
-/// Numbers, sizes and lists in text that people type. Thread rule: pure functions.
+/// Numbers, sizes and lists in text: that people type, and of files and messages. Thread rule: pure
+/// functions.
 #pragma once
 
 #include <charconv>

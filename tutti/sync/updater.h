@@ -77,9 +77,9 @@ class Updater {
 
   /// Gets replica `replica` ready for its next forward: at the begin of Strategy::run, and by
   /// Model::fit. Where workers are not in step step() does not wait for parameters, since who
-  /// waited there for a slower worker would keep from it what it needs (a batch); this does. Where
-  /// replicas take turns, replica 0's forgets what some have handed in of a step that ended, with
-  /// an error, before all had.
+  /// waited there for a slower worker would keep from it what it needs (a batch); this does.
+  /// Forgets what has been handed in of a step that ended, with an error, before all had: this
+  /// replica's, and by the first of those that take turns all of theirs.
   virtual void ready(int replica, const Deadline& deadline) { (void)replica, (void)deadline; }
 
   /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared.

@@ -1,7 +1,9 @@
 // The tcp engine beyond the conformance suite: every algorithm over real streams, many stripes,
 // options, splitting, messages in numbers.
+#include <atomic>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "tests/support/comm.h"
 #include "tests/support/expect.h"
@@ -53,6 +55,35 @@ TEST(Tcp, AllReduceByEveryAlgorithm) {
           }
     }
   }
+}
+
+// More frames than one look takes have been read by then, of which the last is waited for.
+TEST(Tcp, FramesThatWereReadAheadAreNotLeftInLargeGroups) {
+  constexpr int kRanks = 9, kBefore = 80;
+  const auto members = make_tcp_members(kRanks, {});
+  std::atomic<bool> sent{false};
+  run_all_members(members, [&](Group group) {
+    std::vector<int32_t> numbers(kBefore + 1);
+    std::vector<Work> works;
+    if (group.rank() == 1) {
+      for (int i = 0; i <= kBefore; ++i) {
+        numbers[i] = i;
+        const MemorySpan one = span_of(std::span(numbers).subspan(i, 1));
+        works.push_back(group.send(one, 0, i == kBefore ? 1 : 0));
+      }
+      for (Work& work : works) work.wait();
+      sent = true;
+    } else if (group.rank() == 0) {
+      while (!sent) std::this_thread::yield();
+      group.recv(span_of(std::span(numbers).last(1)), 1, 1).wait(Millis{5'000});
+      EXPECT_EQ(numbers[kBefore], kBefore);
+      for (int i = 0; i < kBefore; ++i) {
+        group.recv(span_of(std::span(numbers).subspan(i, 1)), 1, 0).wait();
+        EXPECT_EQ(numbers[i], i);
+      }
+    }
+    group.barrier();
+  });
 }
 
 TEST(Tcp, ShapesOfUnequalHostsAreFollowed) {

@@ -192,5 +192,11 @@ TEST(SoloGroup, StaysAbortedWithTheFirstReason) {
   EXPECT_THAT([&] { group.barrier(); }, ThrowsMessage<Error>(HasSubstr("the loader failed")));
 }
 
+TEST(SoloGroup, FailsInTheWayThatItsEngineWasTold) {
+  Group group;
+  group.engine().abort(FailureKind::peer_lost, "worker 1 died");
+  EXPECT_THAT([&] { group.barrier(); }, ThrowsMessage<PeerLost>(HasSubstr("worker 1 died")));
+}
+
 }  // namespace
 }  // namespace tutti

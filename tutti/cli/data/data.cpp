@@ -335,9 +335,9 @@ void add_bench_of_data(Command& data) {
 
 }  // namespace
 
-void add_data(Command& data) {
+void add_data(Command& program) {
   Command& command =
-      data.command("data", "Look after data: what is damaged, how fast it is, other formats");
+      program.command("data", "Look after data: what is damaged, how fast it is, other formats");
   add_verify(command);
   add_bench_of_data(command);
   add_index_of_data(command);

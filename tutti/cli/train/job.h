@@ -44,10 +44,11 @@ struct JobFlags {
   uint64_t seed = 0;
   std::string reduction = "fused";
   std::string compression = "none";
-  int64_t compression_start = 0;     ///< the first step that is compressed
-  std::string table;                 ///< file of `tutti bench tune`
-  ServerFlags served;                ///< of parameter_server
-  std::vector<std::string> typed{};  ///< all flags of the command that were, as typed_in() has them
+  int64_t compression_start = 0;  ///< the first step that is compressed
+  std::string table;              ///< file of `tutti bench tune`
+  ServerFlags served;             ///< of parameter_server
+  std::vector<std::string>
+      typed{};  ///< all flags of the command that were, as Command::typed() has them
 };
 
 /// Describes the flags on `command`. `extra_strategies` are known beside those of Strategy.

@@ -47,7 +47,7 @@ MPI_Win make_window(MPI_Comm comm, int64_t bytes) {
 }
 
 // On a line: each part was asked for with room to move it.
-void* part_of(MPI_Win window, int rank) {
+void* address_in(MPI_Win window, int rank) {
   const auto lock = enter_mpi();
   MPI_Aint bytes = 0;
   int unit = 0;
@@ -151,7 +151,7 @@ SharedParts MpiEngine::allocate(int64_t bytes, Millis limit) {
   try {
     const MPI_Win window = make_window(comms_.collectives, bytes == 0 ? 0 : bytes + 2 * kLine);
     for (int r = 0; r < size_; ++r)
-      if (shared.parts[r].num_elements > 0) shared.parts[r].data = part_of(window, r);
+      if (shared.parts[r].num_elements > 0) shared.parts[r].data = address_in(window, r);
     // Its owner touches it first, so that pages come from its own memory node.
     if (bytes > 0) std::memset(shared.parts[rank_].data, 0, static_cast<size_t>(bytes));
     // MPI frees a window in a call of all members together, which no destructor can make: the

@@ -83,7 +83,7 @@ class SoloEngine final : public Engine {
   }
 
   void check() const {
-    failure_.rethrow([] { return std::string("rank 0 of 1: the group was aborted: "); });
+    failure_.rethrow([] { return std::string("rank 0 of 1: "); });
   }
 
   const ReductionShape shape_ = ReductionShape::flat(1);

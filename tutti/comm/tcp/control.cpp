@@ -261,8 +261,10 @@ void ControlLinks::add_polls(std::vector<pollfd>& polls) {
 }
 
 bool ControlLinks::has_buffered() {
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const Peer& peer) { return !peer.closed && peer.link->has_buffered(); });
+  return std::ranges::any_of(peers_, [](const Peer& peer) {
+    return !peer.closed &&
+           (peer.link->has_buffered() || peer.ahead.has(peer.has_header ? 1 : kHeaderBytes));
+  });
 }
 
 }  // namespace tutti::detail::tcp

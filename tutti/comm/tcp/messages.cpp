@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/base/error.h"
+
 namespace tutti::detail::tcp {
 namespace {
 

@@ -60,6 +60,9 @@ class ReadAhead {
     return staged;
   }
 
+  /// Whether so many bytes were read ahead.
+  bool has(int64_t bytes) const noexcept { return end_ - begin_ >= bytes; }
+
  private:
   static constexpr int64_t kStageBytes = 4096;
   std::unique_ptr<std::byte[]> stage_ = std::make_unique<std::byte[]>(kStageBytes);

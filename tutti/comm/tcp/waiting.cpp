@@ -91,7 +91,8 @@ bool TcpEngine::sleep(const Deadline* outer) {
   polls_.push_back({waker_.get(), POLLIN, 0});
   control_.add_polls(polls_);
   const size_t num_control = polls_.size() - 1;
-  bool buffered = control_.has_buffered();
+  const bool frames_buffered = control_.has_buffered();
+  bool buffered = frames_buffered;
   for (const PeerStreams& streams : streams_) {
     streams.add_polls(polls_);
     buffered = buffered || streams.has_buffered();
@@ -104,6 +105,7 @@ bool TcpEngine::sleep(const Deadline* outer) {
   if (outer != nullptr) until = std::min(until, outer->at());
   const Millis left = std::max(Millis{0}, std::chrono::ceil<Millis>(until - Clock::now()));
   const int ready = ::poll(polls_.data(), polls_.size(), static_cast<int>(left.count()));
+  if (frames_buffered) service_control();
   if (ready <= 0) return buffered;
   if (polls_[0].revents != 0) {
     uint64_t count;

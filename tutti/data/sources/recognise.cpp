@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"

@@ -98,10 +98,12 @@ bool ClientState::assigns() const {
 
 std::string ClientState::missed_worker() const {
   if (!spec_.staleness.synchronous() || spec_.on_lost_worker != OnLostWorker::end) return "";
-  const auto missed = std::ranges::find_if(view_.workers, [](const ProcessView& worker) {
+  const auto is_missed = [](const ProcessView& worker) {
     return worker.comings == 0 && !worker.ending.empty();
-  });
-  return missed == view_.workers.end() ? "" : fmt::format("{} {}", missed->name, missed->ending);
+  };
+  if (std::ranges::count_if(view_.workers, is_missed) <= spec_.drop_slowest) return "";
+  const auto missed = std::ranges::find_if(view_.workers, is_missed);
+  return fmt::format("{} {}", missed->name, missed->ending);
 }
 
 void ClientState::say_hello(int partition) {

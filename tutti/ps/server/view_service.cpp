@@ -265,10 +265,7 @@ void ViewService::end_when_saved() {
   const bool workers =
       std::ranges::any_of(told_.workers, [](const ProcessView& worker) { return worker.alive; });
   if (over_ || workers) return;
-  const bool trained =
-      state_.begun() && std::ranges::any_of(told_.workers, [](const ProcessView& worker) {
-        return !worker.ending.empty();
-      });
+  const bool trained = state_.begun() && any_worker_came();
   if (snapshots_ && told_.failure.empty() && trained) {
     if (!std::exchange(last_cut_, true)) {
       snapshots_->give_up("no worker is left, the last snapshot begins", Clock::now(),

@@ -57,7 +57,7 @@ int64_t CutInProgress::step() const {
 
 const ProcessView* CutInProgress::lost_worker() const {
   const auto lost = std::ranges::find_if(last_.workers, [](const ProcessView& worker) {
-    return !worker.alive && !worker.ending.empty() && !worker.finished;
+    return worker.comings > 0 && !worker.alive && !worker.ending.empty() && !worker.finished;
   });
   return lost == last_.workers.end() ? nullptr : &*lost;
 }

@@ -209,7 +209,7 @@ constexpr Rule kRules[] = {
     {kMeetsInForward, never, kInTurn,
      "under {kind} the replicas take turns on one thread and cannot wait for each other",
      kUseReplicas},
-    {kMeetsInForward, never, kNotTogether,
+    {kMeetsInForward, never, kNotAllInSteps,
      "not all of its replicas come to every step (--staleness above 0, --drop-slowest, "
      "--on-lost-worker continue or wait)",
      "use --staleness 0 without these, mirrored or multi_worker"},

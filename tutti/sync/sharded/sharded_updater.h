@@ -36,7 +36,8 @@ class ShardedUpdater : public Updater {
 /// Slices are of all ranks of `world`; where its mesh has an axis shard, of the ranks on that axis,
 /// and ranks that differ in data alone have the same. Parameters are float32 and float64 on the
 /// CPU, rank 0's values win, and a step has the bits of make_shared_updater. state() is collective
-/// over workers, and gives the whole. Throws UsageError for replicas that take turns.
+/// over workers, and gives the whole. Throws UsageError where the replicas are not of one group,
+/// as several that take turns are not.
 std::shared_ptr<ShardedUpdater> make_sharded_updater(const World& world,
                                                      const optim::Recipe& recipe,
                                                      std::vector<NamedTensors> replicas,

@@ -10,6 +10,8 @@ namespace tutti::detail {
 
 GradientListener* SharedUpdater::listener(int replica) {
   Lane& lane = lanes_.at(replica);
+  // Of a step that ends before all have had their turn nothing is to stay.
+  if (world_.on_thread_of(replica).size() > 1) return nullptr;
   // Norms are of all gradients, and hosts exchange the sums of whole slices: then gradients are
   // copied as they come, where they are, and the update is made at the end.
   if (plan_.needs_sums() || plan_.measures() || lane.sums) return lane.hooks.listener();

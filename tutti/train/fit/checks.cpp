@@ -99,12 +99,13 @@ void require_together(const Model::State& model, const FitOptions& options) {
                      .meets_in_forward = nn::meets_in_forward(*model.modules.module(0))};
   if (const SparseTables* const tables = compiled.optimizer.tables())
     recipe.table = tables->specs().front().name;
-  tutti::require_together(model.strategy.options(), recipe,
-                          {.accumulate = options.accumulate,
-                           .microbatches = options.microbatches,
-                           .in_parts = in_parts,
-                           .replaces_damaged = options.loader.on_bad.replace.has_value()},
-                          {.gpus = model.strategy.world().on_devices()});
+  tutti::require_together(
+      model.strategy.options(), recipe,
+      {.accumulate = options.accumulate,
+       .microbatches = options.microbatches,
+       .in_parts = in_parts,
+       .replaces_damaged = options.loader.on_bad.replace.has_value()},
+      {.workers = model.strategy.world().processes(), .gpus = model.strategy.world().on_devices()});
   if (in_parts || options.microbatches > 1)
     model.laid_out->check_microbatches(options.microbatches);
 }

@@ -92,6 +92,7 @@ at::Tensor rows_over_world(Strategy& strategy, const std::vector<RowParts>& each
   const auto [all, filled] =
       rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
   if (strategy.membership().alone()) return all;
+  if (strategy.membership().all_stay()) return sum_of(strategy, all);
   // Beside each row whether somebody has filled it.
   const int64_t width = all.numel() / std::max<int64_t>(num_rows, 1);
   const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, width}), filled}, 1));

@@ -1,5 +1,6 @@
 // Kubernetes indexed jobs: the index comes from Kubernetes, the size and the address of pod 0 from
 // the manifest (TUTTI_NUM_WORKERS, TUTTI_RENDEZVOUS), since no variable holds them.
+#include "tutti/base/error.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 

@@ -1,4 +1,5 @@
 // torchrun, and RANK and WORLD_SIZE set by hand in its manner.
+#include "tutti/base/error.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {

@@ -1,4 +1,4 @@
-/// From an error to why a group failed, and back: for engines that are made of others.
+/// From an error to why a group failed, and back.
 #pragma once
 
 #include <atomic>

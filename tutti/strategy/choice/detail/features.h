@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "tutti/device/devices.h"
 #include "tutti/mesh/mesh.h"
@@ -40,8 +40,16 @@ inline std::string words_of_on_lost_worker(const Asked& a) {
 }
 
 inline bool takes_turns(const Asked& a) {
+  const auto& [mesh, replicas] = std::tie(a.strategy.mesh, a.strategy.replicas);
   return one_device(a) &&
-         std::max(a.strategy.replicas, mesh::Mesh::parse(a.strategy.mesh, 0).data_replicas()) > 1;
+         (mesh.empty() ? replicas : mesh::Mesh::parse(mesh, replicas).data_replicas()) > 1;
+}
+
+// One worker alone is in all steps that are made.
+inline bool some_may_miss_steps(const Asked& a) {
+  const ServedOptions& o = a.strategy.served;
+  return served(a) && (!o.staleness.synchronous() || o.drop_slowest > 0 ||
+                       (o.on_lost_worker != ps::OnLostWorker::end && a.machine.workers > 1));
 }
 
 inline constexpr Feature kOneDevice{"`one_device`", one_device};
@@ -70,7 +78,7 @@ inline constexpr Feature kServersSynchronous{
     words_of_staleness};
 inline constexpr Feature kSomeMissSteps{
     "servers whose steps some may miss (`--drop-slowest`, `--on-lost-worker`)",
-    [](const Asked& a) { return kServersSynchronous.on(a) && !served_in_step(a); },
+    [](const Asked& a) { return kServersSynchronous.on(a) && some_may_miss_steps(a); },
     [](const Asked& a) {
       return a.strategy.served.drop_slowest > 0 ? words_of_drop_slowest(a)
                                                 : words_of_on_lost_worker(a);
@@ -78,6 +86,10 @@ inline constexpr Feature kSomeMissSteps{
 inline constexpr Feature kNotTogether{
     "servers without a step of all (`--staleness` above 0, `--drop-slowest`, `--on-lost-worker`)",
     [](const Asked& a) { return served(a) && !served_in_step(a); }};
+inline constexpr Feature kNotAllInSteps{
+    "servers whose steps not all workers may come to (`--staleness` above 0, `--drop-slowest`, "
+    "`--on-lost-worker`)",
+    some_may_miss_steps};
 inline constexpr Feature kGoesOnWithoutLost{
     "`--on-lost-worker` continue or wait",
     [](const Asked& a) { return a.strategy.served.on_lost_worker != ps::OnLostWorker::end; }};
