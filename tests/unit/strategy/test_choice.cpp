@@ -347,6 +347,20 @@ TEST(Choice, WhatWasTypedCountsWithTheValueThatItHasAnyway) {
 }
 
 // Before it is known whether there are GPUs, and once it is that nobody adds up by NCCL.
+TEST(Choice, WhatMeetsInForwardIsRefusedOnlyWhereSomeMayNotCome) {
+  const RecipeFacts recipe{.meets_in_forward = true};
+  StrategyOptions served{.kind = "parameter_server"};
+  served.served.on_lost_worker = ps::OnLostWorker::go_on;
+  EXPECT_NO_THROW(require_together(served, recipe, {}, {.workers = 1}));
+  EXPECT_THAT(message_of<UsageError>([&] { require_together(served, recipe, {}, {.workers = 2}); }),
+              HasSubstr("not all of its replicas come to every step"));
+  const StrategyOptions stages{.kind = "one_device", .replicas = 2, .mesh = "stage=2"};
+  EXPECT_NO_THROW(require_together(stages, recipe));
+  const StrategyOptions turns{.kind = "one_device", .replicas = 2, .mesh = "data=2"};
+  EXPECT_THAT(message_of<UsageError>([&] { require_together(turns, recipe); }),
+              HasSubstr("take turns"));
+}
+
 TEST(Choice, OptionsOfNcclAreRefusedOnceItIsKnownThatNobodyHasIt) {
   const StrategyOptions options{
       .kind = "multi_worker", .device = "auto", .typed = {"--engine nccl"}};
