@@ -97,7 +97,7 @@ at::Tensor rows_over_world(Strategy& strategy, const std::vector<RowParts>& each
   const int64_t width = all.numel() / std::max<int64_t>(num_rows, 1);
   const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, width}), filled}, 1));
   if (!sum.select(1, width).eq(1).all().item<bool>()) return {};
-  return sum.narrow(1, 0, width).reshape(all.sizes());
+  return sum.narrow(1, 0, width).reshape(all.sizes()).contiguous();
 }
 
 /// Of each output as many rows as samples went in.
