@@ -13,7 +13,8 @@ TEST(ServedTraining, WithoutServersSaysWhatToType) {
 TEST(ServedTraining, OptionsThatContradictEachOtherEndTheJobAtOnce) {
   EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} +
                           train_served({"--staleness", "0", "--scale-by-staleness"})),
-              Exits(2, Err(HasSubstr("--scale-by-staleness with --staleness 0"))));
+              Exits(2, Err(HasSubstr("--scale-by-staleness: gradients of synchronous steps "
+                                     "(--staleness 0) are never stale"))));
 }
 
 TEST(ServedTraining, DropsNobodyInAJobWithSnapshots) {
