@@ -288,7 +288,7 @@ TEST(PsSnapshot, ACutIsGivenUpWhenAWorkerGoesMeanwhile) {
 }
 
 TEST(PsSnapshot, PartitionsThatAreNotOfOneMomentAreNoCut) {
-  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed"}}};
+  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed", .comings = 1}}};
   view.partitions.resize(3);
   const auto failure = [&](const std::vector<CutPart>& parts) {
     CutInProgress cut(1, view);
@@ -324,7 +324,7 @@ TEST(PsSnapshot, PartitionsThatAreNotOfOneMomentAreNoCut) {
 
 // What it pushed last may have reached one of them.
 TEST(PsSnapshot, OutOfStepALostWorkerIsRemarked) {
-  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed"}}};
+  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed", .comings = 1}}};
   view.partitions.resize(1);
   const auto remark = [&](const CutPart& part) {
     CutInProgress cut(1, view);
@@ -336,7 +336,9 @@ TEST(PsSnapshot, OutOfStepALostWorkerIsRemarked) {
   EXPECT_EQ(remark(in_step), "");
   EXPECT_EQ(remark(out_of_step),
             "worker 0 was killed: what it did last may be in some of its partitions only");
-  view.workers[0].finished = true;
+  view.workers[0].comings = 0;  // it ended before it had pushed anything
+  EXPECT_EQ(remark(out_of_step), "");
+  view.workers[0] = {.name = "worker 0", .ending = "has finished", .finished = true, .comings = 1};
   EXPECT_EQ(remark(out_of_step), "");
 }
 
