@@ -27,9 +27,12 @@ Check number_check(Accept accept, const std::string& expected) {
   }};
 }
 
-bool is_whole(const std::string& text, int64_t low, int64_t high) {
+// Becomes the number as it was read: CLI11 would take a leading 0 for octal.
+bool is_whole(std::string& text, int64_t low, int64_t high) {
   const auto value = number_in<int64_t>(text);
-  return value && *value >= low && *value <= high;
+  if (!value || *value < low || *value > high) return false;
+  text = std::to_string(*value);
+  return true;
 }
 
 bool is_one_of(const std::vector<std::string>& known, const std::string& text) {

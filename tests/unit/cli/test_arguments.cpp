@@ -70,6 +70,16 @@ TEST(Arguments, AnActionOfACommandWithCommandsIsForLinesWithoutThem) {
   EXPECT_EQ(parse(program, {"plan", "table"}), 2);
 }
 
+TEST(Arguments, ALeadingZeroIsNoOctalNumber) {
+  Command program;
+  Command& command = program.command("go", "");
+  int64_t steps = 0;
+  command.add("--steps", "K", &steps, whole_number(1, 100), "");
+  command.action = [] { return 0; };
+  parse(program, {"go", "--steps", "010"});
+  EXPECT_EQ(steps, 10);
+}
+
 TEST(Arguments, WrongLinesNameWhatIsNearest) {
   Command program;
   Command& command = program.command("train", "");
