@@ -19,6 +19,7 @@ enum class Of { table, photos, text, stages, served };
 const char* const kOther = "was asked for something else than worker 0";
 const char* const kModels = "the models of rank 0 and rank 1 differ";
 const char* const kServers = "does not train what";
+const char* const kLaunchers = "this job's servers are its launcher's; say it there";
 const char* const kEqual = "=";   // both train, with the bits of workers that agree
 const char* const kEither = "*";  // as this machine can
 
@@ -195,13 +196,13 @@ std::vector<Row> Disagreements::job_rows() const {
        Of::served,
        {"--staleness", "1"}},
       {"--host-sums", {}, {"--host-sums", "off"}, kOther, Of::served},
-      {"--no-backups", {}, {"--no-backups"}, kEqual, Of::served},  // the launcher's
+      {"--no-backups", {}, {"--no-backups"}, kLaunchers, Of::served},
       {"--placement", {}, {"--placement", "round_robin"}, kOther, Of::served},
       {"--partition", {}, {"--partition", "fixed:2"}, kOther, Of::served},
-      {"--snapshots", {}, {"--snapshots", in("snapshots")}, kEqual, Of::served},
+      {"--snapshots", {}, {"--snapshots", in("snapshots")}, kLaunchers, Of::served},
       {"--snapshot-every", {}, {"--snapshot-every", "9"}, "--snapshot-every", Of::served},
       {"--snapshots-kept", {}, {"--snapshots-kept", "9"}, "--snapshots-kept", Of::served},
-      {"--restore", {}, {"--restore", in("snapshots")}, kEqual, Of::served},
+      {"--restore", {}, {"--restore", in("snapshots")}, kLaunchers, Of::served},
   };
 }
 

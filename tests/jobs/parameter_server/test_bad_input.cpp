@@ -33,6 +33,21 @@ TEST(ServedTraining, CannotHaveOtherServersThanTheLauncher) {
               Exits(2, Err(HasSubstr("--servers 2: the launcher of this job said 1"))));
 }
 
+TEST(ServedTraining, WhatTheLauncherIsToldIsRefusedBehindIt) {
+  for (const Words& words : std::vector<Words>{{"--restore", "not/there"},
+                                               {"--snapshots", "s"},
+                                               {"--no-backups"},
+                                               {"--on-lost-worker", "wait", "--restarts", "1"}}) {
+    EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} +
+                            train_served(words)),
+                Exits(2, Err(AllOf(HasSubstr("this job's servers are its launcher's; say it there: "
+                                             "tutti run --servers 1 " +
+                                             (words.size() > 2 ? "--restarts" : words[0])),
+                                   Not(HasSubstr("epoch"))))))
+        << words[0];
+  }
+}
+
 TEST(ServedTraining, NamesAViewServiceThatIsNotThereAndTheTimeTried) {
   EXPECT_THAT(
       run_command(Words{TUTTI_PROGRAM, "run", "-n", "1"} + train_served({"--time-limit", "1"}),

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -23,6 +25,7 @@
 #include "tutti/cli/train/facts.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/choice/launched.h"
 #include "tutti/strategy/membership/detail/worlds.h"
@@ -130,15 +133,25 @@ bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
   return !result.workers.empty() && succeeded(result.workers.front());
 }
 
+// Whoever starts servers tells them these.
+constexpr std::array kOfTheLauncher{"--no-backups",     "--restarts",       "--snapshots",
+                                    "--snapshot-every", "--snapshots-kept", "--restore"};
+
+// Within a launcher the servers are there already.
 void check_servers(const JobFlags& flags) {
-  if (!flags.uses_servers()) return;
-  // Within a launcher the servers are there already.
-  if (!flags.served.servers || starts_workers(flags)) return;
+  if (!flags.uses_servers() || starts_workers(flags)) return;
   const int there = detail::served_place().num_servers;
-  if (flags.served.num_servers() != there)
+  if (flags.served.servers && flags.served.num_servers() != there)
     throw UsageError(
         fmt::format("--servers {}: the launcher of this job said {}; leave it out here",
                     flags.served.num_servers(), there));
+  if (std::getenv(detail::kOwnLauncherVariable) != nullptr) return;
+  for (const std::string& typed : flags.typed)
+    if (std::ranges::count(kOfTheLauncher, typed.substr(0, typed.find(' '))) > 0)
+      throw UsageError(
+          fmt::format("{}: this job's servers are its launcher's; say it there: tutti run "
+                      "--servers {} {} ...",
+                      typed, there, typed));
 }
 
 // Before workers start. Within a launcher, each knows by its Strategy alone which devices it has.
@@ -209,6 +222,7 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                    std::vector<std::string> environment) {
   LaunchOptions options{
       .num_workers = num_workers, .command = own_command(), .environment = std::move(environment)};
+  options.environment.push_back(fmt::format("{}=1", detail::kOwnLauncherVariable));
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
   options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;
