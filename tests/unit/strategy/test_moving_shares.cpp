@@ -178,12 +178,13 @@ TEST(SharesOfAFile, ABatchStaysAsItWasCut) {
   });
 }
 
-// Rows of replica 0 take a tenth of the others' time: no clock of a busy machine hides that.
+// Rows of replica 0 take a thirtieth of the others' time, which is longer than a busy machine keeps
+// a thread from its core.
 struct SleepingNet : torch::nn::Module {
   SleepingNet() { layers = register_module("layers", test::small_cnn()); }
   at::Tensor forward(const at::Tensor& x) {
     const bool fast = ReplicaContext::current()->rank() == 0;
-    std::this_thread::sleep_for(x.size(0) * std::chrono::microseconds(fast ? 200 : 2000));
+    std::this_thread::sleep_for(x.size(0) * std::chrono::microseconds(fast ? 200 : 6000));
     return layers->forward(x);
   }
   torch::nn::Sequential layers{nullptr};
