@@ -175,6 +175,7 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
           fmt::format("{}={}", detail::kPollVariable, poll().count()),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
+          fmt::format("{}={}", detail::kOwnCommandVariable, options_.own_command ? "1" : ""),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }
 

@@ -145,7 +145,8 @@ void check_servers(const JobFlags& flags) {
     throw UsageError(
         fmt::format("--servers {}: the launcher of this job said {}; leave it out here",
                     flags.served.num_servers(), there));
-  if (std::getenv(detail::kOwnLauncherVariable) != nullptr) return;
+  const char* const own = std::getenv(detail::kOwnCommandVariable);
+  if (own != nullptr && *own != '\0') return;
   for (const std::string& typed : flags.typed)
     if (std::ranges::count(kOfTheLauncher, typed.substr(0, typed.find(' '))) > 0)
       throw UsageError(
@@ -222,7 +223,6 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                    std::vector<std::string> environment) {
   LaunchOptions options{
       .num_workers = num_workers, .command = own_command(), .environment = std::move(environment)};
-  options.environment.push_back(fmt::format("{}=1", detail::kOwnLauncherVariable));
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
   options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;
@@ -231,6 +231,7 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
                                .silence = silence_for(flags.time_limit_s),
+                               .own_command = true,
                                .snapshots = snapshot_options(flags.served.snapshots)},
                   options);
     options.end_on_failure = !goes_on(flags);

@@ -36,8 +36,8 @@ inline constexpr const char* kPollVariable = "TUTTI_POLL_US";
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 // The folder into which servers write snapshots.
 inline constexpr const char* kSnapshotsVariable = "TUTTI_SNAPSHOTS";
-// Set in workers that have the command line of their launcher, whose flags are theirs, too.
-inline constexpr const char* kOwnLauncherVariable = "TUTTI_OWN_LAUNCHER";
+// Whether workers have the command line of who started their servers; "": they have another.
+inline constexpr const char* kOwnCommandVariable = "TUTTI_OWN_COMMAND";
 // Set in every process of a job whose process 0 is a coordinator, the others its workers.
 inline constexpr const char* kCoordinatorVariable = "TUTTI_COORDINATOR";
 
