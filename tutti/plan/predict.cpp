@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/reduction_shape.h"
+#include "tutti/comm/group/host_view.h"
 
 namespace tutti::plan {
 namespace {
@@ -61,11 +62,29 @@ double sums_seconds(const Machine& machine, const Job& job, double bytes) {
   return engine_seconds(job.replicas(), bytes, of_host, {job.replicas_per_host, inside});
 }
 
-/// A strategy says in two small ones which parameters were used, and the learning rate.
-double all_reduce_exchange(const Machine& machine, const Job& job, double bytes) {
+/// A strategy says in a small one which parameters were used, and the learning rate.
+double words_seconds(const Machine& machine, const Job& job) {
   constexpr double kSmall = 64;
-  const double sums = sums_seconds(machine, job, bytes);
-  return is_flat(job) ? sums : sums + 2 * sums_seconds(machine, job, kSmall);
+  return is_flat(job) ? 0 : sums_seconds(machine, job, kSmall);
+}
+
+/// How many parts of the sums go while backward makes the rest; 0: all go after it. NCCL's buckets,
+/// or the pieces of each slice; a loop of one's own has none.
+int parts_that_hide(const Machine& machine, const Job& job) {
+  if (job.hosts == 1 || is_flat(job)) return 0;
+  const double slice = static_cast<double>(machine.bytes) / job.replicas_per_host;
+  if (job.overlap)
+    return static_cast<int>(
+        std::ceil(static_cast<double>(machine.bytes) / static_cast<double>(job.bucket_bytes)));
+  const auto pieces =
+      static_cast<int>(std::ceil(slice / static_cast<double>(piece_bytes(job.hosts))));
+  return pieces < kLeastPieces ? 0 : pieces;
+}
+
+double all_reduce_exchange(const Machine& machine, const Job& job) {
+  const int parts = job.overlap ? 1 : std::max(1, parts_that_hide(machine, job));
+  return parts * sums_seconds(machine, job, static_cast<double>(machine.bytes) / parts) +
+         words_seconds(machine, job);
 }
 
 /// How much faster `replicas` on one host move bytes than one of them.
@@ -90,9 +109,9 @@ double update_seconds(const Machine& machine, const Job& job) {
          (replicas > 1 ? 2 * machine.shm.latency : 0);
 }
 
-double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time) {
+/// When the last of them has gone.
+double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time, int count) {
   const double bytes = static_cast<double>(machine.bytes);
-  const auto count = static_cast<int>(std::ceil(bytes / static_cast<double>(job.bucket_bytes)));
   std::vector<double> ready;
   for (int i = 0; i < count; ++i) ready.push_back(time.forward + time.backward * (i + 1) / count);
   const std::vector<double> seconds(ready.size(), sums_seconds(machine, job, bytes / count));
@@ -101,12 +120,13 @@ double overlapped_end(const Machine& machine, const Job& job, const BatchTime& t
 
 void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& result) {
   const Job& job = result.job;
-  result.exchange = all_reduce_exchange(machine, job, static_cast<double>(machine.bytes));
+  result.exchange = all_reduce_exchange(machine, job);
   result.update = update_seconds(machine, job);
   result.exposed = result.exchange;
-  if (job.overlap && job.hosts > 1)
+  if (const int parts = parts_that_hide(machine, job); parts > 0)
     result.exposed =
-        std::max(0.0, overlapped_end(machine, job, time) - time.forward - time.backward);
+        std::max(0.0, overlapped_end(machine, job, time, parts) - time.forward - time.backward) +
+        (job.overlap ? 0 : words_seconds(machine, job));
   result.step = std::max(result.slowest, result.input) + result.exposed + result.update;
 }
 

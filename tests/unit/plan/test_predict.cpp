@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/group/host_view.h"
 #include "tutti/plan/collective_time.h"
 #include "tutti/plan/predict.h"
 
@@ -90,10 +91,15 @@ TEST(Predict, OfTwoHostsSendsWhatTheScheduleSends) {
   machine.tcp.latency = 0;
   const Link link{.bytes_per_second = 1e8, .latency = 1e-4};
   const Prediction two = predict(machine, {.hosts = 2, .batch = 8, .link = link});
-  // Pairwise: half goes each way, twice, by chunks of 2^16 elements; two small ones, one trip each.
+  // 4 pieces, pairwise by chunks of 2^16 elements: half goes each way, twice, in three rounds; a
+  // small one, one trip each.
   const double wire = 4e6 / 1e8;
-  EXPECT_NEAR(two.exchange, wire + (8 + 1) * 1e-4 + 2 * 1e-4, 2e-4);
-  EXPECT_NEAR(two.exposed, two.exchange, 1e-12);
+  EXPECT_NEAR(two.exchange, wire + 4 * 3 * 1e-4 + 1e-4, 2e-4);
+  // The first of 4 pieces goes after a quarter of backward, and the link is busy from then on.
+  const BatchTime time = machine.compute_of(8);
+  const double pieces = 4 * engine_seconds(2, 1e6, link), words = engine_seconds(2, 64, link);
+  EXPECT_NEAR(two.exposed, pieces - time.backward * 3 / 4 + words, 1e-12);
+  EXPECT_LT(two.exposed, two.exchange);
   EXPECT_NEAR(two.update, 0.5e-3 * 9 / 7, 1e-9);  // one replica, and the sums that crossed
   EXPECT_NEAR(two.step, two.compute + two.exposed + two.update, 1e-12);
   EXPECT_DOUBLE_EQ(two.rule, two.exchange);
@@ -105,14 +111,29 @@ TEST(Predict, OfTwoHostsSendsWhatTheScheduleSends) {
   EXPECT_LT(below.forward + below.backward, two.exchange);
 }
 
+TEST(Predict, OfOnePieceNothingIsHidden) {
+  Machine machine = some_machine();
+  machine.bytes = piece_bytes(2);
+  const Job job{.hosts = 2, .batch = 80, .link = {.bytes_per_second = 1e8, .latency = 1e-4}};
+  const Prediction two = predict(machine, job);
+  EXPECT_DOUBLE_EQ(two.exposed, two.exchange);
+  machine.bytes = 2 * piece_bytes(2);
+  const Prediction hidden = predict(machine, job);
+  EXPECT_LT(hidden.exposed, 0.6 * hidden.exchange);
+  Job of_two = job;  // a host, with half of it each
+  of_two.replicas_per_host = 2;
+  const Prediction four = predict(machine, of_two);
+  EXPECT_DOUBLE_EQ(four.exposed, four.exchange);
+}
+
 TEST(Predict, OverlapHidesUpToBackward) {
   Machine machine = some_machine();
   Job job{.hosts = 4, .batch = 80, .link = {1e9, 1e-5}, .bucket_bytes = 1'000'000};
   const Prediction after = predict(machine, job);
   job.overlap = true;
   const Prediction beside = predict(machine, job);
-  EXPECT_LT(beside.exposed, after.exposed);
-  EXPECT_GE(beside.exposed, after.exposed / 4 * 0.9);  // the last of 4 buckets at least
+  EXPECT_LT(beside.exposed, after.exchange);
+  EXPECT_GE(beside.exposed, after.exchange / 4 * 0.9);  // the last of 4 buckets at least
   EXPECT_GE(beside.step, std::max(beside.compute, beside.exchange));
 }
 
@@ -120,7 +141,8 @@ TEST(Predict, OverlapHidesUpToBackward) {
 TEST(Predict, OverlapHasABestBucketBetweenTooSmallAndTooLarge) {
   const Machine machine = some_machine();
   Job job{.hosts = 4, .batch = 80, .link = {1e9, 1e-4}};
-  const double after = predict(machine, job).exposed;
+  const Link flow{1e9 * machine.payload, 1.1e-4};
+  const double after = engine_seconds(4, 4e6, flow);
   job.overlap = true;
   std::vector<double> exposed;
   for (int64_t bytes : {4'000, 40'000, 250'000, 1'000'000, 4'000'000, 100'000'000}) {
@@ -134,7 +156,7 @@ TEST(Predict, OverlapHasABestBucketBetweenTooSmallAndTooLarge) {
   EXPECT_LT(exposed[static_cast<size_t>(best)], std::min(exposed[0], exposed[4]));
   // All in one: nothing is hidden. What is said beside gradients goes along.
   EXPECT_DOUBLE_EQ(exposed[4], exposed[5]);
-  EXPECT_NEAR(exposed[4], after, 2 * engine_seconds(4, 64, {1e9 * machine.payload, 1.1e-4}) + 1e-9);
+  EXPECT_NEAR(exposed[4], after, 2 * engine_seconds(4, 64, flow) + 1e-9);
 }
 
 TEST(EngineOf, IsWhatTheLibraryTakes) {

@@ -3,11 +3,23 @@
 /// Thread rule: as the Group that it was made of.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <vector>
 
 #include "tutti/comm/group/group.h"
 
 namespace tutti {
+
+/// Of sums that go between so many hosts while the next are made: as many MiB as a sum has rounds
+/// each way. So the wire, not its latency, decides how long a piece takes, and the last, which
+/// nothing hides, is short.
+constexpr int64_t piece_bytes(int hosts) {
+  return std::max<int64_t>(1, std::bit_width(static_cast<unsigned>(hosts - 1))) << 20;
+}
+/// Of fewer nothing is hidden that pays for a thread.
+constexpr int64_t kLeastPieces = 2;
 
 struct HostView {
   Group inside;  ///< the ranks of this host, in order; they share memory
