@@ -61,7 +61,17 @@ class PlainLink final : public SocketLink {
   short wants_to_read() const noexcept override { return POLLIN; }
   short wants_to_write() const noexcept override { return POLLOUT; }
   bool has_buffered() const noexcept override { return false; }
+  void gather(int64_t bytes) noexcept override {
+    const auto wanted = static_cast<int>(std::clamp<int64_t>(bytes, 1, INT_MAX));
+    if (wanted == gathered_) return;
+    // What does not know it is readable at once: no more than a wait that ends early.
+    setsockopt(descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
+    gathered_ = wanted;
+  }
   std::string binding() override { return {}; }
+
+ private:
+  int gathered_ = 1;
 };
 
 }  // namespace

@@ -38,6 +38,9 @@ class Link {
   virtual int descriptor() const noexcept = 0;
   virtual short wants_to_read() const noexcept = 0;   ///< POLLIN; TLS may need POLLOUT
   virtual short wants_to_write() const noexcept = 0;  ///< POLLOUT; TLS may need POLLIN
+  /// poll(2) finds it readable once so many bytes are there, or its end; 1: as it begins. What
+  /// cannot count them (TLS, Unix sockets) does at once.
+  virtual void gather(int64_t /*bytes*/) noexcept {}
   /// Bytes that were received and wait inside (TLS records): poll(2) does not see them.
   virtual bool has_buffered() const noexcept = 0;
 

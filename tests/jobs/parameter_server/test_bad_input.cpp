@@ -38,12 +38,12 @@ TEST(ServedTraining, WhatTheLauncherIsToldIsRefusedBehindIt) {
                                                {"--snapshots", "s"},
                                                {"--no-backups"},
                                                {"--on-lost-worker", "wait", "--restarts", "1"}}) {
-    EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} +
-                            train_served(words)),
-                Exits(2, Err(AllOf(HasSubstr("this job's servers are its launcher's; say it there: "
-                                             "tutti run --servers 1 " +
-                                             (words.size() > 2 ? "--restarts" : words[0])),
-                                   Not(HasSubstr("epoch"))))))
+    EXPECT_THAT(
+        run_command(Words{TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"} + train_served(words)),
+        Exits(2, Err(AllOf(HasSubstr("this job's servers are its launcher's; say it there: "
+                                     "tutti run --servers 1 " +
+                                     (words.size() > 2 ? "--restarts" : words[0])),
+                           Not(HasSubstr("epoch"))))))
         << words[0];
   }
 }

@@ -1,9 +1,12 @@
-// Reductions other than the fused step over hosts: the bits of the parts in turn.
+// Reductions over hosts: the bits of the parts in turn.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tutti/train/model/model.h"
@@ -71,6 +74,104 @@ TEST(ReductionsOverTwoHosts, HaveTheBitsOfThePartsInTurn) {
     }
   }
 }
+
+// ---- the fused step, whose sums go while backward makes the rest ----
+
+/// Of several pieces a replica. In backward it stops before each layer for as long as chance has
+/// it; in one forward pass, where told, its loss is bad.
+struct LateNetImpl : torch::nn::Module {
+  LateNetImpl(unsigned seed, int bad_pass) : random(seed), good(bad_pass - 1) {
+    const std::vector<int64_t> wide{4, 700, 400, 900, 300, 3};
+    for (size_t i = 0; i + 1 < wide.size(); ++i)
+      layers.push_back(
+          register_module("layer" + std::to_string(i), torch::nn::Linear(wide[i], wide[i + 1])));
+    unused = register_parameter("unused", torch::ones({3'000}));
+    dropout = register_module("dropout", torch::nn::Dropout(0.1));
+  }
+
+  at::Tensor forward(at::Tensor x) {
+    x = x.narrow(1, 1, 4);
+    for (auto& layer : layers) {
+      x = torch::tanh(layer(x));
+      if (x.requires_grad())
+        x.register_hook([this](const at::Tensor&) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 2'000));
+        });
+    }
+    return dropout(good-- == 0 ? x / 0 : x);
+  }
+
+  std::vector<torch::nn::Linear> layers;
+  at::Tensor unused;
+  torch::nn::Dropout dropout{nullptr};
+  std::minstd_rand random;
+  int good;
+};
+TORCH_MODULE(LateNet);
+
+struct Case {
+  OptimizerChoice optimizer = optim::adam({.learning_rate = 1e-3});
+  FitOptions fit{};
+  Measures measures{};
+  Precision precision = Precision::float32;
+  int bad_pass = 0;
+};
+
+std::string late_weights_of(StrategyOptions options, const Case& told) {
+  options.threads_per_replica = 1;
+  options.seed = 7;
+  const Strategy strategy(options);
+  std::random_device chance;
+  Model model(strategy, [&] { return LateNet(chance(), told.bad_pass); });
+  model.compile({.optimizer = told.optimizer,
+                 .loss = losses::sparse_categorical_crossentropy(),
+                 .precision = told.precision,
+                 .measures = told.measures});
+  FitOptions fit = told.fit;
+  fit.epochs = 2;
+  fit.verbose = 0;
+  model.fit(test::NumberedSamples(34).plain().shuffle().batch(8), fit);
+  return model.weights_sha256();
+}
+
+/// Every way of a step that sends its sums in another way, a word each.
+std::string hidden_story(const std::string& kind, int replicas, const std::string& shape = "") {
+  const std::vector<Case> cases{
+      {},
+      {.optimizer = optim::Recipe(optim::sgd({.learning_rate = 0.01}), {.global_norm = 0.5})},
+      {.optimizer = optim::lamb({.learning_rate = 1e-3})},
+      {.fit = {.accumulate = 2}},
+      {.measures = {.noise_scale = true}},
+      {.precision = Precision::bfloat16},
+      {.fit = {.on_nan = OnNan::end}, .bad_pass = 7}};
+  std::string story;
+  for (const Case& told : cases)
+    story +=
+        late_weights_of({.kind = kind, .replicas = replicas, .reduction_shape = shape}, told) + " ";
+  return story;
+}
+
+RANK_PROGRAM(tell_of_hidden_sums) {
+  rank.mark("hidden: " + hidden_story("multi_worker", std::stoi(rank.arguments[0])));
+}
+
+class HiddenSums : public testing::TestWithParam<int> {};
+
+TEST_P(HiddenSums, HaveTheBitsOfThePartsInTurn) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const int workers = GetParam();
+  const test::TestHosts hosts(2);
+  const std::string expected =
+      hidden_story("one_device", 2 * workers, fmt::format("2x{}", workers));
+  for (const auto& node :
+       test::run_nodes(hosts, workers, "tell_of_hidden_sums", {std::to_string(2 * workers)})) {
+    ASSERT_EQ(node.exit_code, 0) << node.log;
+    EXPECT_THAT(test::lines_after(node.log, "hidden: "), AllOf(SizeIs(workers), Each(expected)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WorkersOfAHost, HiddenSums, testing::Values(1, 2),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace tutti

@@ -1,5 +1,9 @@
 #include "tutti/comm/engine/engine.h"
 
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+
 namespace tutti {
 
 std::string_view name_of(ReduceOp op) noexcept {
@@ -14,6 +18,14 @@ std::string_view name_of(Collective collective) noexcept {
                                          "barrier",    "reduce",         "scatter",    "gather",
                                          "all_to_all", "send",           "recv"};
   return kNames[static_cast<size_t>(collective)];
+}
+
+void Engine::require_own() const {
+  if (!is_lent() || lent_to_.load() == std::this_thread::get_id()) return;
+  throw UsageError(fmt::format(
+      "rank {} of {}, engine {}: its group adds up gradients while this backward pass goes on; who "
+      "talks to other ranks in backward says so before it: ReplicaContext::meets_in_backward()",
+      rank(), size(), name()));
 }
 
 void Engine::wait_on(Ticket ticket, Stream /*stream*/) {

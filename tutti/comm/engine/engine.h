@@ -13,12 +13,14 @@
 /// may come from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -154,6 +156,22 @@ class Engine {
   /// keep moving. By the owning thread, while nothing is in flight; engines shm and tcp do.
   void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
 
+  /// Whether another thread may carry out operations while the owning one computes.
+  virtual bool can_be_lent() const noexcept { return false; }
+  /// From now on that thread owns this engine. Its waits leave the core to who computes, and call
+  /// no idle(): look_after() is the other one's, who waits for it. No thread: as before. By either,
+  /// one after the other, while nothing is in flight.
+  void lend(std::thread::id to) noexcept { lent_to_ = to; }
+  /// How long waits of that thread have left, whatever limits their operations have; null: these
+  /// alone. From any thread.
+  void end_lent_by(const Deadline* deadline) noexcept { lent_until_ = deadline; }
+  /// UsageError in a thread that has lent it, and has not got it back.
+  void require_own() const;
+  /// Calls what set_idle() was given.
+  void look_after() const {
+    if (idle_) idle_();
+  }
+
   /// For an engine that another one is built on, of the same members: what it answers about this
   /// member when another asks. Called by the owning thread. Engine tcp does.
   virtual void answer_with(const std::function<Standing()>& /*standing*/) {}
@@ -190,11 +208,15 @@ class Engine {
 
  protected:
   /// What set_idle() was given; may be empty.
-  const std::function<void()>& idle() const noexcept { return idle_; }
+  const std::function<void()>& idle() const noexcept { return is_lent() ? no_idle_ : idle_; }
+  bool is_lent() const noexcept { return lent_to_.load() != std::thread::id(); }
+  const Deadline* lent_until() const noexcept { return lent_until_; }
 
  private:
   friend class Group;
-  std::function<void()> idle_;
+  std::function<void()> idle_, no_idle_;
+  std::atomic<std::thread::id> lent_to_{};
+  std::atomic<const Deadline*> lent_until_{nullptr};
   std::shared_ptr<FlightLog> flight_log_;
 };
 

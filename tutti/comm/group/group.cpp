@@ -71,6 +71,7 @@ int Group::size() const noexcept { return engine_->size(); }
 const ReductionShape& Group::reduction_shape() const noexcept { return engine_->reduction_shape(); }
 
 Work Group::submit(const Operation& operation, const CallSite& site) {
+  engine_->require_own();
   FlightLog* log = engine_->flight_log();
   if (log == nullptr) return {engine_, engine_->submit({&operation, 1})};
   const FlightMark mark = log->begin(operation, site, true);
@@ -81,6 +82,7 @@ Work Group::submit(const Operation& operation, const CallSite& site) {
 }
 
 void Group::run(const Operation& operation, const CallSite& site) {
+  engine_->require_own();
   FlightLog* log = engine_->flight_log();
   if (log == nullptr) return engine_->run(operation);
   const FlightMark mark = log->begin(operation, site, false);

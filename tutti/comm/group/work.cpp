@@ -6,6 +6,7 @@ namespace tutti {
 
 void Work::wait(Millis limit) {
   if (engine_ == nullptr) return;
+  engine_->require_own();
   noting_failure(*engine_, mark_, [&] {
     if (!engine_->poll(ticket_)) engine_->progress(ticket_, Deadline(limit));
   });
@@ -14,6 +15,7 @@ void Work::wait(Millis limit) {
 
 bool Work::test() {
   if (engine_ == nullptr) return true;
+  engine_->require_own();
   const bool done = noting_failure(*engine_, mark_, [&] { return engine_->poll(ticket_); });
   if (auto* log = engine_->flight_log(); log != nullptr && done) log->done(mark_);
   return done;

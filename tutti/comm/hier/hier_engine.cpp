@@ -57,6 +57,8 @@ HierEngine::HierEngine(HierParts parts)
 }
 
 Ticket HierEngine::submit(std::span<const Operation> batch) {
+  for (const auto& rail : parts_.rails)
+    if (rail != nullptr) rail->require_own();  // before a part of it is done inside the host
   throw_if_failed();
   if (!batch.empty() && is_message(batch.front().collective)) {
     const Ticket ticket = kMessage | ++messages_submitted_;

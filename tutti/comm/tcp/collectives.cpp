@@ -53,6 +53,7 @@ TcpEngine::Entry& TcpEngine::add_entry(const Operation& operation) {
 }
 
 Ticket TcpEngine::submit(std::span<const Operation> batch) {
+  require_own();
   const bool messages = !batch.empty() && is_message(batch.front().collective);
   if (messages) {
     throw_if_failed();
@@ -82,6 +83,7 @@ Ticket TcpEngine::submit(std::span<const Operation> batch) {
 }
 
 void TcpEngine::run(const Operation& operation) {
+  require_own();
   if (is_message(operation.collective)) {
     progress(submit({&operation, 1}), Deadline(operation.limit));
     return;

@@ -183,6 +183,11 @@ std::optional<FrameHeader> PeerStreams::unclaimed() {
   return std::nullopt;
 }
 
+void PeerStreams::gather(int64_t bytes) {
+  for (DataLink& d : links_)
+    if (d.receives) d.link->gather(d.has_header ? std::min(bytes, d.in_bytes - d.in_done) : 1);
+}
+
 void PeerStreams::add_polls(std::vector<pollfd>& polls) const {
   for (const DataLink& d : links_) {
     short events = 0;

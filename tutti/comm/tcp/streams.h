@@ -101,6 +101,8 @@ class PeerStreams {
   /// its bytes. Throws as receive().
   std::optional<FrameHeader> unclaimed();
 
+  /// A wait for the messages under way goes on once so much of one is there, or all that is left.
+  void gather(int64_t bytes);
   /// Adds what a wait for the messages under way has to watch.
   void add_polls(std::vector<pollfd>& polls) const;
   /// Bytes wait inside a link, unseen by poll(2).

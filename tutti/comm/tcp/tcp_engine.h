@@ -33,6 +33,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
   void nudge() override;
+  bool can_be_lent() const noexcept override { return true; }
   void answer_with(const std::function<Standing()>& standing) override { standing_ = standing; }
   std::string members_behind(Millis limit) override;
   void run(const Operation& operation) override;

@@ -31,6 +31,8 @@ constexpr uint32_t kMovesPerLook = 256;
 // Spinning over the control links of more peers costs more than the sleep it saves.
 constexpr int kMostSpunPeers = 8;
 constexpr int kPollsPerLook = 16;
+// Who works beside a thread that computes takes its core for more than a packet.
+constexpr int64_t kGathered = 128 << 10;
 
 }  // namespace
 
@@ -75,7 +77,7 @@ void TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer) {
     }
     if (!messages_.idle() && size_ <= kMostSpunPeers) service_control();
     if (done(ticket)) return;
-    if (++attempts < spins_) {
+    if (++attempts < (is_lent() ? 0 : spins_)) {
       if (attempts % spins_a_yield_ == 0) std::this_thread::yield();
       continue;
     }
@@ -93,7 +95,8 @@ bool TcpEngine::sleep(const Deadline* outer) {
   const size_t num_control = polls_.size() - 1;
   const bool frames_buffered = control_.has_buffered();
   bool buffered = frames_buffered;
-  for (const PeerStreams& streams : streams_) {
+  for (PeerStreams& streams : streams_) {
+    streams.gather(is_lent() ? kGathered : 1);
     streams.add_polls(polls_);
     buffered = buffered || streams.has_buffered();
   }
@@ -140,6 +143,8 @@ void TcpEngine::look_around(Ticket ticket, const Deadline* outer) {
   }
   if (const auto late = messages_.late(now)) fail_late(1, late->limit);
   if (outer != nullptr && outer->passed()) fail_late(ticket, outer->limit());
+  if (const Deadline* lent = lent_until(); lent != nullptr && lent->passed())
+    fail_late(ticket, lent->limit());
 }
 
 // A rank that called something else may have sent to this one what nothing here waits for.

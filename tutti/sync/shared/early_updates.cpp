@@ -1,5 +1,6 @@
-// The fused step while backward goes on: a stretch is updated as soon as all replicas have its
-// gradient, which then lies in cache still. The same operations on the same numbers as at the end.
+// The fused step while backward goes on: a stretch is updated, or over several hosts added for this
+// one and sent, as soon as all replicas of the host have its gradient, which then lies in cache
+// still. The same operations on the same numbers as at the end.
 
 #include <algorithm>
 #include <thread>
@@ -12,8 +13,8 @@ GradientListener* SharedUpdater::listener(int replica) {
   Lane& lane = lanes_.at(replica);
   // Of a step that ends before all have had their turn nothing is to stay.
   if (world_.on_thread_of(replica).size() > 1) return nullptr;
-  // Norms are of all gradients, and hosts exchange the sums of whole slices: then gradients are
-  // copied as they come, where they are, and the update is made at the end.
+  // Norms are of all gradients, and over hosts sums are on their way until all have agreed: then
+  // gradients are copied as they come, where they are, and the update is made at the end.
   if (plan_.needs_sums() || plan_.measures() || lane.sums) return lane.hooks.listener();
   // What would be an error, or what hooks of the user are to see whole, is found at the end.
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
@@ -55,6 +56,24 @@ void SharedUpdater::update_what_is_ready(Lane& lane) {
   }
 }
 
+// Of several hosts: a gradient has been copied to where the others of this one find it.
+void SharedUpdater::tell(int replica, int parameter) {
+  Lane& lane = lanes_[replica];
+  Gradients& mine = gradients_[lane.rank];
+  mine.used[parameter] = 1;
+  mine.ready[parameter].store(lane.step + 1, std::memory_order_release);
+  add_what_is_ready(lane);
+}
+
+void SharedUpdater::add_what_is_ready(Lane& lane) {
+  for (auto stretch = lane.stretches.rbegin(); stretch != lane.stretches.rend(); ++stretch) {
+    const int parameter = stretch->parameter;
+    if (lane.summed[parameter] == 0 && lane.copied[parameter] != 0 &&
+        is_ready(parameter, lane.step + 1))
+      add_for_host(lane, parameter);
+  }
+}
+
 // While others are still on their way, of whom one may need this core. Not for ever: the barrier
 // says who has not come.
 void SharedUpdater::update_while_waiting(Lane& lane) {
@@ -66,13 +85,16 @@ void SharedUpdater::update_while_waiting(Lane& lane) {
     });
   };
   const auto left = [&] {
-    for (size_t i = 0; i < lane.stretches.size(); ++i)
-      if (lane.taken[lane.stretches[i].parameter] != 0 && lane.updated[i] == 0)
+    for (size_t i = 0; i < lane.stretches.size(); ++i) {
+      const int parameter = lane.stretches[i].parameter;
+      if (lane.tells ? lane.copied[parameter] != 0 && lane.summed[parameter] == 0
+                     : lane.taken[parameter] != 0 && lane.updated[i] == 0)
         return !all_pushed();  // whoever has pushed marks nothing more
+    }
     return false;
   };
-  for (update_what_is_ready(lane); left() && !deadline.passed(); update_what_is_ready(lane))
-    std::this_thread::yield();
+  const auto go_on = [&] { lane.tells ? add_what_is_ready(lane) : update_what_is_ready(lane); };
+  for (go_on(); left() && !deadline.passed(); go_on()) std::this_thread::yield();
 }
 
 bool SharedUpdater::is_ready(int parameter, int64_t step) const {

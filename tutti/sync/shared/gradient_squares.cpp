@@ -1,6 +1,7 @@
 // How long the gradients are that the fused step adds: squares of blocks beside the sums, by
 // whoever owns the block, while gradients and sum are in cache; added in the order of blocks after
-// the last barrier of the step, when nobody writes any.
+// the last barrier of the step. Who still adds then is waited for: nobody writes one of the next
+// step before all replicas of the host have marked a gradient of that.
 
 #include <algorithm>
 

@@ -117,6 +117,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     }
     lane.keep.resize(count);
     lane.copied.assign(count, 0);
+    lane.summed.assign(count, 0);
     lane.taken.assign(count, 0);
     lane.early.updater = this;
     lane.early.replica = local;
@@ -130,6 +131,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
+        if (mine.armed && mine.tells) tell(local, parameter);
       });
   }
   if (measuring_) place_squares();

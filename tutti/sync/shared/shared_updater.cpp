@@ -51,11 +51,17 @@ GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(replica);
   require_whole();
   require_cleared(layout_, lane.parameters);
-  if (std::ranges::find(lane.taken, 1) != lane.taken.end())
+  const auto any = [](const std::vector<uint8_t>& all) { return std::ranges::count(all, 1) > 0; };
+  if (any(lane.taken) || (lane.tells && any(lane.copied)))
     throw UsageError(
         fmt::format("replica {}: a backward pass of this step failed when other replicas had some "
                     "of its gradients, so that the step cannot begin again",
                     world_.first_rank + replica));
+  if (lane.sums) {
+    lane.tells = overlap == Overlap::on;
+    lane.sums->begin_step(lane.tells);
+    std::ranges::fill(lane.summed, 0);
+  }
   std::ranges::fill(lane.copied, 0);
   lane.armed = true;
   lane.updates_measured = block_squares_.empty() ? 0 : updates_measured(ended());
@@ -85,6 +91,8 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
                               ", beside the graph's: call set_planned(false) on the module");
       continue;
     }
+    // Others may have read it. A step that is left out is so with any gradient.
+    if (lane.tells && lane.copied[i] != 0) continue;
     const bool used = vote.part == kComputes && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (used && !lane.copied[i]) publish(replica, static_cast<int>(i), gradients[i]);
@@ -93,6 +101,8 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
   mine.ready[lane.parameters.size()].store(lane.step + 1, std::memory_order_release);
   update_while_waiting(lane);
   meet(lane);
+  lane.tells = false;
+  if (lane.sums) lane.sums->end_early();
 }
 
 // The first of those that take turns updates for them.
@@ -137,8 +147,9 @@ Verdict SharedUpdater::agree(Lane& lane) {
       lane.used[i] = std::max(lane.used[i], gradients.used[i]);
   }
   if (lane.sums) {
-    for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
-    lane.sums->exchange(lane.used, lane.learning_rate, world_.time_limit);
+    for (auto stretch = lane.stretches.rbegin(); stretch != lane.stretches.rend(); ++stretch)
+      if (lane.summed[stretch->parameter] == 0) add_for_host(lane, stretch->parameter);
+    lane.sums->finish(lane.used, lane.learning_rate, world_.time_limit);
     measure_sums(lane);
   }
   return verdict_of(layout_, lane.used);
@@ -239,15 +250,21 @@ bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
   return used;
 }
 
-void SharedUpdater::add_for_host(Lane& lane, const Stretch& stretch) {
-  std::byte* const sum = lane.sums->sum_of(stretch);
-  if (add_gradients(lane, stretch, sum)) return;
-  // What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is not.
-  const int64_t count = stretch.end - stretch.begin;
-  if (layout_.slots[stretch.parameter].dtype == DType::float32)
-    std::fill_n(reinterpret_cast<float*>(sum), count, -0.0F);
-  else
-    std::fill_n(reinterpret_cast<double*>(sum), count, -0.0);
+void SharedUpdater::add_for_host(Lane& lane, int parameter) {
+  for (const HostSums::Part& part : lane.sums->parts_of(parameter)) {
+    std::byte* const sum = lane.sums->sum_of(part.stretch);
+    if (!add_gradients(lane, part.stretch, sum)) {
+      // What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is
+      // not.
+      const int64_t count = part.stretch.end - part.stretch.begin;
+      if (layout_.slots[parameter].dtype == DType::float32)
+        std::fill_n(reinterpret_cast<float*>(sum), count, -0.0F);
+      else
+        std::fill_n(reinterpret_cast<double*>(sum), count, -0.0);
+    }
+    lane.sums->put(part);
+  }
+  lane.summed[parameter] = 1;
 }
 
 // The sum of a chunk as the rule is to see it.

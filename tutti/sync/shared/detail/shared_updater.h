@@ -122,6 +122,8 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     std::vector<at::Tensor>
         keep;  // gradients, or contiguous copies, that peers read until the step ends
     std::vector<uint8_t> copied;   // by the hook, as the gradient became ready
+    std::vector<uint8_t> summed;   // by parameter: this host's sum is on its way to the others
+    bool tells = false;            // others of this host learn of gradients as they become ready
     std::vector<uint8_t> taken;    // by parameter: before the end of this step's backward pass
     std::vector<uint8_t> updated;  // by stretch: the same
     int64_t step = 0;              // that have ended, of this world: equal on all replicas
@@ -168,6 +170,8 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void update(Lane& lane);
   bool take_early(int replica, const at::Tensor& parameter, const at::Tensor& gradient);
   void update_what_is_ready(Lane& lane);
+  void tell(int replica, int parameter);
+  void add_what_is_ready(Lane& lane);
   void update_while_waiting(Lane& lane);
   bool is_ready(int parameter, int64_t step) const;
   void apply_stretch(Lane& lane, const Stretch& stretch, const optim::StepScalars& scalars);
@@ -186,7 +190,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void measure_parts(const Lane& lane, const Stretch& stretch, const void* sum);
   void measure_sums(const Lane& lane);
   void add_squares(Lane& lane);
-  void add_for_host(Lane& lane, const Stretch& stretch);
+  void add_for_host(Lane& lane, int parameter);
   void assign_pieces(Lane& lane);
   void take_slice(int local);
   void make_room_for_sums(Lane& lane);

@@ -1,0 +1,342 @@
+// Sums between hosts, in pieces: the bits of one sum, whenever what becomes whole.
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "tutti/comm/engine/debug_mode.h"
+#include "tutti/sync/shared/detail/host_sums.h"
+
+#include "tests/support/comm.h"
+#include "tests/support/expect.h"
+#include "tests/support/hier.h"
+
+namespace tutti::detail {
+namespace {
+
+using test::make_tcp_members;
+using test::run_all_members;
+using test::run_members;
+
+constexpr Millis kLimit{20'000};
+
+// Of several pieces each, of parts of one, and of another dtype between them.
+Slots layout_of_pieces() {
+  std::vector<ParameterSlot> slots;
+  const auto add = [&](int64_t elements, DType dtype = DType::float32) {
+    slots.push_back({.name = std::to_string(slots.size()),
+                     .shape = {elements},
+                     .dtype = dtype,
+                     .num_elements = elements});
+  };
+  constexpr int64_t kFloats = piece_bytes(2) / 4;
+  add(2 * kFloats + 37'863);
+  add(5);
+  add(3);
+  add(kFloats / 2 + 34'467, DType::float64);
+  add(1);
+  add(20'000);
+  add(kFloats + 68'929);
+  add(7);
+  return Slots::of(std::move(slots));
+}
+
+double value_of(int step, int host, int parameter, int64_t element) {
+  return (host + 1) * 0.3 + step + parameter * 0.01 + static_cast<double>(element % 1'013) * 0.37;
+}
+
+void fill(std::byte* at, DType dtype, int step, int host, const Stretch& stretch) {
+  for (int64_t i = stretch.begin; i < stretch.end; ++i) {
+    const double value = value_of(step, host, stretch.parameter, i);
+    if (dtype == DType::float64)
+      reinterpret_cast<double*>(at)[i - stretch.begin] = value;
+    else
+      reinterpret_cast<float*>(at)[i - stretch.begin] = static_cast<float>(value);
+  }
+}
+
+// Number of elements that are not those of the flat sum.
+template <class T>
+int64_t wrong_elements(const std::byte* at, int step, int hosts, const Stretch& stretch) {
+  int64_t wrong = 0;
+  for (int64_t i = stretch.begin; i < stretch.end; ++i) {
+    T sum = static_cast<T>(value_of(step, 0, stretch.parameter, i));
+    for (int host = 1; host < hosts; ++host)
+      sum += static_cast<T>(value_of(step, host, stretch.parameter, i));
+    wrong += reinterpret_cast<const T*>(at)[i - stretch.begin] != sum;
+  }
+  return wrong;
+}
+
+int64_t wrong(const std::byte* at, const Slots& layout, int step, int hosts,
+              const Stretch& stretch) {
+  return layout.slots[stretch.parameter].dtype == DType::float64
+             ? wrong_elements<double>(at, step, hosts, stretch)
+             : wrong_elements<float>(at, step, hosts, stretch);
+}
+
+/// One host, of one replica, with the whole layout as its slice.
+struct Host {
+  Host(const Group& group, const Slots& layout)
+      : layout(layout),
+        host(group.rank()),
+        hosts(group.size()),
+        sums({.host = host, .num_hosts = hosts, .rails = {group}}, layout,
+             layout.cut(std::vector<double>{1.0})) {}
+
+  void put(int step, int parameter) {
+    for (const HostSums::Part& part : sums.parts_of(parameter)) {
+      fill(sums.sum_of(part.stretch), layout.slots[parameter].dtype, step, host, part.stretch);
+      sums.put(part);
+    }
+  }
+  bool has_sum(int step, int parameter) const {
+    const Stretch whole{parameter, 0, layout.slots[parameter].num_elements};
+    return wrong(sums.sum_of(whole), layout, step, hosts, whole) == 0;
+  }
+
+  const Slots& layout;
+  const int host, hosts;
+  HostSums sums;
+};
+
+TEST(HostSums, AreThoseOfOneSumWhateverBecomesWholeWhen) {
+  const Slots layout = layout_of_pieces();
+  const auto count = static_cast<int>(layout.slots.size());
+  for (const int hosts : {2, 3}) {
+    set_debug_mode(hosts == 2);  // who compares calls finds them equal
+    run_all_members(make_tcp_members(hosts), [&](const Group& group) {
+      Host here(group, layout);
+      std::minstd_rand random(static_cast<unsigned>(7 + group.rank()));
+      std::vector<int> order(static_cast<size_t>(count));
+      std::iota(order.begin(), order.end(), 0);
+      for (int step = 0; step < 8; ++step) {
+        std::ranges::shuffle(order, random);
+        // Who hides nothing in a step sends the same.
+        here.sums.begin_step((step + group.rank()) % 3 != 0);
+        for (const int parameter : order) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 2'000));
+          here.put(step, parameter);
+        }
+        std::vector<uint8_t> used(3);
+        used[1] = static_cast<uint8_t>(group.rank());
+        double rate = 0.1 * (group.rank() + 1);
+        here.sums.finish(used, rate, kLimit);
+        for (int parameter = 0; parameter < count; ++parameter)
+          ASSERT_TRUE(here.has_sum(step, parameter))
+              << hosts << " hosts, step " << step << ", " << parameter;
+        EXPECT_THAT(used, ElementsAre(0, hosts - 1, 0));
+        EXPECT_EQ(rate, 0.1);
+      }
+    });
+  }
+}
+
+// Before finish(), as far as all before it in the order are whole: the first order is from the
+// back.
+TEST(HostSums, GoWhileTheRestIsMade) {
+  const Slots layout = layout_of_pieces();
+  run_all_members(make_tcp_members(2), [&](const Group& group) {
+    Host here(group, layout);
+    for (const bool early : {true, false}) {
+      here.sums.begin_step(early);
+      here.put(0, 6);
+      EXPECT_EQ(here.sums.num_sent(), 0);  // the last piece has an end of 7, too
+      here.put(0, 7);
+      EXPECT_EQ(here.sums.num_sent(), early ? 1 : 0);
+      for (const int parameter : {0, 1, 2, 4, 5}) here.put(0, parameter);
+      EXPECT_EQ(here.sums.num_sent(), early ? 2 : 0);  // 6's other piece begins with 4 and 5
+      here.put(0, 3);
+      EXPECT_EQ(here.sums.num_sent(), early ? 7 : 0);
+      std::vector<uint8_t> used(1);
+      double rate = 1;
+      here.sums.finish(used, rate, kLimit);
+      for (int parameter = 0; parameter < 8; ++parameter)
+        EXPECT_TRUE(here.has_sum(0, parameter)) << parameter;
+    }
+  });
+}
+
+TEST(HostSums, GoInTheOrderOfHost0AfterSomeSteps) {
+  const Slots layout = layout_of_pieces();
+  run_all_members(make_tcp_members(2), [&](const Group& group) {
+    Host here(group, layout);
+    for (int step = 0; step < 4; ++step) {
+      here.sums.begin_step(true);
+      here.put(step, 0);
+      EXPECT_EQ(here.sums.num_sent(), step < 3 ? 0 : 2) << step;  // its third ends with 1 and 2
+      for (int parameter = 1; parameter < 8; ++parameter) here.put(step, parameter);
+      std::vector<uint8_t> used(1);
+      double rate = 1;
+      here.sums.finish(used, rate, kLimit);
+      EXPECT_TRUE(here.has_sum(step, 0) && here.has_sum(step, 6));
+    }
+  });
+}
+
+// A replica of the first host carries one slice, that of the second both.
+class UnequalHosts : public testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(UnequalHosts, AddTheSlicesThatEachHas) {
+  const Slots layout = layout_of_pieces();
+  const auto hosts = static_cast<int>(GetParam().size());
+  const auto members =
+      test::make_hier_threads(GetParam(), 4096, [](int ranks) { return make_tcp_members(ranks); });
+  run_all_members(members, [&](const Group& group) {
+    const HostView view = host_view(group);
+    const std::vector<double> slices(static_cast<size_t>(view.num_slices), 1.0);
+    HostSums sums(view, layout, layout.cut(slices));
+    for (int step = 0; step < 6; ++step) {
+      sums.begin_step((step + view.host) % 2 == 0);
+      for (int parameter = 7; parameter >= 0; --parameter)
+        for (const HostSums::Part& part : sums.parts_of(parameter)) {
+          fill(sums.sum_of(part.stretch), layout.slots[parameter].dtype, step, view.host,
+               part.stretch);
+          // A first part that comes last leaves the first rail undone while the other goes.
+          if (parameter == 0 && part.stretch.begin == 0) sums.end_early();
+          sums.put(part);
+        }
+      std::vector<uint8_t> used{static_cast<uint8_t>(view.host)};
+      double rate = view.host + 0.5;
+      sums.finish(used, rate, kLimit);
+      EXPECT_THAT(used, ElementsAre(hosts - 1));
+      EXPECT_EQ(rate, 0.5);
+      for (int parameter = 0; parameter < 8; ++parameter)
+        for (const HostSums::Part& part : sums.parts_of(parameter))
+          ASSERT_EQ(wrong(sums.sum_of(part.stretch), layout, step, hosts, part.stretch), 0);
+      std::vector<double> numbers{view.host == 0 ? 3.0 : 0.0, view.host == 1 ? 4.0 : 0.0};
+      sums.add(numbers, kLimit);
+      EXPECT_THAT(numbers, ElementsAre(3, 4));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfReplicas, UnequalHosts,
+                         testing::Values(std::vector{2, 1}, std::vector{2, 1, 1},
+                                         std::vector{1, 3, 2}));
+
+// Over links that count bytes, two of each pair.
+TEST(SumMover, AddsWhatWasPutWhileItsOwnerIsElsewhere) {
+  run_all_members(make_tcp_members(2, {}, 2, test::Wire::loopback), [](Group group) {
+    SumMover mover(group, CallSite::current());
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> a(500'000, 1.0F + static_cast<float>(group.rank())), b(7, 2.0F);
+      mover.put(span_of(std::span(a)));
+      mover.put(span_of(std::span(b)));
+      std::vector<float> c(3, 1.0F);
+      EXPECT_THROW((void)group.all_reduce(span_of(std::span(c)), ReduceOp::sum), UsageError);
+      EXPECT_THROW(group.barrier(), UsageError);
+      std::vector<Work> works;  // the engine is its owner's again
+      for (const MemorySpan& left : mover.take_back(kLimit))
+        works.push_back(group.all_reduce(left, ReduceOp::sum));
+      works.push_back(group.all_reduce(span_of(std::span(c)), ReduceOp::sum));
+      for (Work& work : works) work.wait();
+      EXPECT_THAT(a, Each(3.0F));
+      EXPECT_THAT(b, Each(4.0F));
+      EXPECT_THAT(c, Each(2.0F));
+    }
+    EXPECT_TRUE(mover.take_back(kLimit).empty());
+  });
+}
+
+// Others may compute for longer than the limit; what they keep who has computed waiting counts.
+TEST(SumMover, CountsTheLimitFromWhereItsOwnerWaits) {
+  for (const bool comes : {true, false}) {
+    const auto members = make_tcp_members(2);
+    std::atomic<bool> over{false}, added{false};
+    const auto words = test::errors_of(members, [&](Group group) {
+      std::vector<float> a(10, 1.0F);
+      const MemorySpan all = span_of(std::span(a));
+      if (group.rank() == 1) {
+        std::this_thread::sleep_for(Millis{400});
+        if (comes) group.all_reduce_now(all, ReduceOp::sum);
+        added = true;
+        while (!over) std::this_thread::sleep_for(Millis{1});
+        return;
+      }
+      const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = true; });
+      int looks = 0;
+      group.engine().set_idle([&] { ++looks; });
+      SumMover mover(group, CallSite::current());
+      mover.put(all);
+      while (comes && !added) std::this_thread::sleep_for(Millis{1});
+      std::this_thread::sleep_for(Millis{comes ? 0 : 300});
+      try {
+        EXPECT_TRUE(mover.take_back(Millis{200}).empty());
+        EXPECT_THAT(a, Each(2.0F));
+      } catch (const Error&) {
+        EXPECT_GT(looks, 0);
+        throw;
+      }
+    });
+    if (comes)
+      EXPECT_THAT(words, Each(""));
+    else
+      EXPECT_THAT(words[0],
+                  AllOf(HasSubstr("Timeout"), HasSubstr("not done within its limit of 200 ms"),
+                        HasSubstr("rank 1")));
+  }
+}
+
+// What is under way when its owner comes is done; the rest is its owner's.
+TEST(SumMover, GivesBackWhatHasNotBegun) {
+  std::atomic<bool> waits{false};
+  run_all_members(make_tcp_members(2), [&](Group group) {
+    std::vector<float> all(3, 1.0F);
+    const auto piece = [&](size_t i) { return span_of(std::span(all).subspan(i, 1)); };
+    if (group.rank() == 1) {
+      while (!waits) std::this_thread::sleep_for(Millis{1});
+      for (const size_t i : {0, 1, 2}) group.all_reduce_now(piece(i), ReduceOp::sum);
+      return;
+    }
+    group.engine().set_idle([&] { waits = true; });
+    SumMover mover(group, CallSite::current());
+    for (const size_t i : {0, 1, 2}) mover.put(piece(i));
+    const auto left = mover.take_back(kLimit);
+    waits = true;
+    EXPECT_THAT(left, SizeIs(testing::Ge(2)));
+    for (const MemorySpan& one : left) group.all_reduce_now(one, ReduceOp::sum);
+    EXPECT_THAT(all, Each(2.0F));
+  });
+}
+
+TEST(SumMover, ThrowsWhatEndedTheGroupThenAndEverAfter) {
+  const auto members = make_tcp_members(2);
+  const auto words = test::errors_of(members, [](Group group) {
+    std::vector<float> a(10, 1.0F);
+    if (group.rank() == 1) return group.abort("as the test has it");
+    SumMover mover(group, CallSite::current());
+    const auto until_it_has_begun = [&] {
+      while (true) {
+        mover.put(span_of(std::span(a)));
+        std::this_thread::sleep_for(Millis{1});
+        mover.take_back(kLimit);
+      }
+    };
+    EXPECT_THROW(until_it_has_begun(), PeerLost);
+    mover.put(span_of(std::span(a)));
+    mover.take_back(kLimit);
+  });
+  EXPECT_THAT(words,
+              ElementsAre(AllOf(HasSubstr("PeerLost"), HasSubstr("as the test has it")), ""));
+}
+
+TEST(SumMover, GivenUpInTheMiddleOfAStepEndsTheGroupForAll) {
+  const auto members = make_tcp_members(2);
+  std::atomic<bool> gone{false};
+  const auto words = test::errors_of(members, [&](Group group) {
+    std::vector<float> a(10, 1.0F);
+    if (group.rank() == 0) {
+      SumMover(group, CallSite::current()).put(span_of(std::span(a)));
+      gone = true;
+      return;
+    }
+    while (!gone) std::this_thread::sleep_for(Millis{1});
+    group.all_reduce_now(span_of(std::span(a)), ReduceOp::sum);
+  });
+  EXPECT_THAT(words[1], HasSubstr("PeerLost"));
+}
+
+}  // namespace
+}  // namespace tutti::detail
