@@ -56,23 +56,28 @@ std::string reductions_story(const std::string& kind, int replicas, const std::s
   return story + weights_of(base, torch_sgd());
 }
 
+using Story = std::string (*)(const std::string& kind, int replicas, const std::string& shape);
+
+/// The workers of two hosts tell, in rank program `program` and behind `mark`, what the parts in
+/// turn do.
+void expect_over_two_hosts(int workers, const std::string& program, const std::string& mark,
+                           const Story& story) {
+  const test::TestHosts hosts(2);
+  const std::string expected = story("one_device", 2 * workers, fmt::format("2x{}", workers));
+  for (const auto& node : test::run_nodes(hosts, workers, program, {std::to_string(2 * workers)})) {
+    ASSERT_EQ(node.exit_code, 0) << node.log;
+    EXPECT_THAT(test::lines_after(node.log, mark), AllOf(SizeIs(workers), Each(expected)));
+  }
+}
+
 RANK_PROGRAM(tell_of_reductions) {
   rank.mark("reductions: " + reductions_story("multi_worker", std::stoi(rank.arguments[0])));
 }
 
 TEST(ReductionsOverTwoHosts, HaveTheBitsOfThePartsInTurn) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
-  for (const int workers : {1, 2}) {  // of a host: tcp alone, and shared memory inside
-    const test::TestHosts hosts(2);
-    const std::string expected =
-        reductions_story("one_device", 2 * workers, fmt::format("2x{}", workers));
-    for (const auto& node :
-         test::run_nodes(hosts, workers, "tell_of_reductions", {std::to_string(2 * workers)})) {
-      ASSERT_EQ(node.exit_code, 0) << node.log;
-      EXPECT_THAT(test::lines_after(node.log, "reductions: "),
-                  AllOf(SizeIs(workers), Each(expected)));
-    }
-  }
+  for (const int workers : {1, 2})  // of a host: tcp alone, and shared memory inside
+    expect_over_two_hosts(workers, "tell_of_reductions", "reductions: ", reductions_story);
 }
 
 // ---- the fused step, whose sums go while backward makes the rest ----
@@ -159,15 +164,7 @@ class HiddenSums : public testing::TestWithParam<int> {};
 
 TEST_P(HiddenSums, HaveTheBitsOfThePartsInTurn) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
-  const int workers = GetParam();
-  const test::TestHosts hosts(2);
-  const std::string expected =
-      hidden_story("one_device", 2 * workers, fmt::format("2x{}", workers));
-  for (const auto& node :
-       test::run_nodes(hosts, workers, "tell_of_hidden_sums", {std::to_string(2 * workers)})) {
-    ASSERT_EQ(node.exit_code, 0) << node.log;
-    EXPECT_THAT(test::lines_after(node.log, "hidden: "), AllOf(SizeIs(workers), Each(expected)));
-  }
+  expect_over_two_hosts(GetParam(), "tell_of_hidden_sums", "hidden: ", hidden_story);
 }
 
 INSTANTIATE_TEST_SUITE_P(WorkersOfAHost, HiddenSums, testing::Values(1, 2),
