@@ -126,8 +126,7 @@ TEST(StrategyFlags, ThatAreNearlyOursAreRefused) {
 }
 
 TEST(StrategyFlags, OfServersThatTheLauncherStartsAreRefused) {
-  for (const char* flag :
-       {"--servers", "--no-backups", "--snapshots", "--snapshot-every", "--snapshots-kept"})
+  for (const char* flag : {"--servers", "--no-backups", "--restarts", "--snapshots", "--restore"})
     EXPECT_THAT(why_not({"--strategy", "parameter_server", flag, "2"}),
                 AllOf(HasSubstr(std::string(flag) + ": servers are the launcher's: tutti run"),
                       HasSubstr("comes after \"--\"")));

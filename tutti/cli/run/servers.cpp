@@ -22,6 +22,7 @@
 #include "tutti/net/tls.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/ps/snapshot/snapshot_manifest.h"
+#include "tutti/ps/spec/placement.h"
 #include "tutti/store/disk_thread.h"
 
 namespace tutti::cli {
@@ -91,9 +92,7 @@ struct ServerFleet::Process {
 };
 
 ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
-    : options_(options),
-      nodes_(launch.nodes),
-      token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
+    : options_(options), nodes_(launch.nodes), token_(token_of_job(on_one_host())) {
   if (!options.snapshots.goes_on_from.empty()) {
     const auto found = std::make_shared<std::filesystem::path>();
     store::wait_for_disk(
@@ -173,6 +172,8 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
                                                        options_.elsewhere),
                                 ",")),
           fmt::format("{}={}", detail::kPollVariable, poll().count()),
+          fmt::format("{}={}", detail::kPieceBytesVariable,
+                      on_one_host() ? ps::kPieceBytes : ps::kPieceBytesOverHosts),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
           fmt::format("{}={}", detail::kOwnCommandVariable, options_.own_command ? "1" : ""),

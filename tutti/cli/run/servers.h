@@ -52,6 +52,7 @@ class ServerFleet {
   /// Of the servers that launchers start; those from elsewhere have the numbers after them.
   int num_started() const { return nodes_.num_nodes * options_.num_servers; }
   int num_all() const { return num_started() + options_.elsewhere; }
+  bool on_one_host() const { return nodes_.num_nodes == 1 && options_.elsewhere == 0; }
   /// Of servers and workers here, as long as each has a core of its own.
   std::chrono::microseconds poll() const;
 

@@ -2,6 +2,7 @@
 
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/options.h"
+#include "tutti/cluster/join/join.h"
 
 namespace tutti::cli {
 
@@ -30,7 +31,9 @@ FitFacts fit_facts(const TrainFlags& flags) {
 }
 
 Machine machine_of(const JobFlags& flags) {
-  return {.workers = workers_of_job(flags), .snapshots = flags.served.snapshots.folder};
+  return {.workers = workers_of_job(flags),
+          .launched = job_of_this_process().has_value(),
+          .snapshots = flags.served.snapshots.folder};
 }
 
 }  // namespace tutti::cli

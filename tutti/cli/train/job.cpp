@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include <iterator>
 #include <limits>
 #include <sstream>
+#include <string_view>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -133,10 +133,6 @@ bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
   return !result.workers.empty() && succeeded(result.workers.front());
 }
 
-// Whoever starts servers tells them these.
-constexpr std::array kOfTheLauncher{"--no-backups",     "--restarts",       "--snapshots",
-                                    "--snapshot-every", "--snapshots-kept", "--restore"};
-
 // Within a launcher the servers are there already.
 void check_servers(const JobFlags& flags) {
   if (!flags.uses_servers() || starts_workers(flags)) return;
@@ -148,7 +144,8 @@ void check_servers(const JobFlags& flags) {
   const char* const own = std::getenv(detail::kOwnCommandVariable);
   if (own != nullptr && *own != '\0') return;
   for (const std::string& typed : flags.typed)
-    if (std::ranges::count(kOfTheLauncher, typed.substr(0, typed.find(' '))) > 0)
+    if (const auto flag = std::string_view(typed).substr(0, typed.find(' '));
+        flag != "--servers" && std::ranges::count(kFlagsOfServers, flag) > 0)
       throw UsageError(
           fmt::format("{}: this job's servers are its launcher's; say it there: tutti run "
                       "--servers {} {} ...",

@@ -6,6 +6,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
+#include "tutti/strategy/choice/launched.h"
 #include "tutti/strategy/choice/options.h"
 
 namespace tutti {
@@ -115,11 +116,6 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--shard",
                                        "--tensor-blocks"};
 
-// The launcher's, and those of `tutti train`, which starts servers itself: here they would do
-// nothing.
-constexpr std::string_view kLaunchersFlags[] = {"--servers", "--no-backups", "--snapshots",
-                                                "--snapshot-every", "--snapshots-kept"};
-
 // Words that are near a flag of ours, and others.
 constexpr std::string_view kOtherWords[] = {"--shared"};
 
@@ -141,7 +137,7 @@ void require_not_near(std::string_view name, std::string_view flag) {
 }
 
 void require_the_programs_own(std::string_view name) {
-  if (is_in(kLaunchersFlags, name))
+  if (is_in(kFlagsOfServers, name))
     throw UsageError(fmt::format(
         "{}: servers are the launcher's: tutti run --servers S -n N PROGRAM ARGS..., where {} goes "
         "before PROGRAM; one of the program's own comes after \"--\"",

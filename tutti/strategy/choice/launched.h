@@ -2,9 +2,18 @@
 /// Thread rule: it reads the environment, for the main thread.
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include "tutti/strategy/choice/options.h"
 
 namespace tutti {
+
+/// Flags of the command that starts servers, `tutti run --servers` or `tutti train`: in what it
+/// starts they would do nothing, and are refused.
+inline constexpr std::array<std::string_view, 7> kFlagsOfServers{
+    "--servers",        "--no-backups",     "--restarts", "--snapshots",
+    "--snapshot-every", "--snapshots-kept", "--restore"};
 
 /// UsageError where a launcher, whichever it is, has started what the strategy has no part for:
 /// several workers under one of one process, of which each would be the chief and do all of the

@@ -292,7 +292,7 @@ constexpr Rule kRules[] = {
     {kBestBy, needed, kBestKept,
      "it is of the best checkpoints, and none are kept for that (--keep-best K)"},
     {kGrace, needed, kSomethingToEnd,
-     "nobody has to end here but this process, which has nothing to save (--out DIR)"},
+     "this command has to end nobody but itself, and has nothing to save (--out DIR)"},
     {kLearningRate, needed, kRateOfOptimizer,
      "the values of --schedule piecewise_constant are the rates"},
     {kLoaderMemory, needed, kLoadsAhead, kOfLoader},

@@ -273,16 +273,16 @@ std::vector<double> server_weights() {
   return weights;
 }
 
-std::chrono::microseconds poll_of_servers() {
-  const char* const text = std::getenv(kPollVariable);
-  if (text == nullptr || *text == '\0') return {};
-  const auto poll = number_in<int64_t>(text);
-  if (!poll || *poll < 0 || *poll > 1'000'000)
-    throw UsageError(
-        fmt::format("{}={}: expected microseconds, 0 to 1000000, as `tutti run` sets "
-                    "it",
-                    kPollVariable, text));
-  return std::chrono::microseconds(*poll);
+// `otherwise` where the variable is unset.
+int64_t number_of_launcher(const char* variable, std::string_view what, int64_t least, int64_t most,
+                           int64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return otherwise;
+  const auto number = number_in<int64_t>(text);
+  if (!number || *number < least || *number > most)
+    throw UsageError(fmt::format("{}={}: expected {}, {} to {}, as `tutti run` sets it", variable,
+                                 text, what, least, most));
+  return *number;
 }
 
 }  // namespace
@@ -314,7 +314,10 @@ ServedPlace served_place() {
     place.num_workers = job->num_workers;
   }
   place.server_weights = server_weights();
-  place.poll = poll_of_servers();
+  place.poll =
+      std::chrono::microseconds(number_of_launcher(kPollVariable, "microseconds", 0, 1'000'000, 0));
+  place.piece_bytes =
+      number_of_launcher(kPieceBytesVariable, "bytes", 1, 1 << 30, place.piece_bytes);
   place.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
   return place;
 }
