@@ -21,3 +21,38 @@ def make_model(name):
         layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         channels = out
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(576, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+GPT_CONTEXT = 64
+
+
+class Block(nn.Module):
+    def __init__(self, features, heads):
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.attended, self.projected = nn.Linear(features, 3 * features), nn.Linear(features, features)
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
+
+    def forward(self, x):
+        parts = self.attended(self.before_attention(x)).chunk(3, dim=-1)
+        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
+        y = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.projected(y.transpose(1, 2).flatten(-2))
+        return x + self.down(nn.functional.gelu(self.up(self.before_mlp(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """That of `tutti train gpt`, with the head's weight that of the tokens."""
+
+    def __init__(self, letters, layers=4, features=256, heads=4):
+        super().__init__()
+        self.tokens = nn.Embedding(letters, features)
+        self.positions = nn.Parameter(0.02 * torch.randn(GPT_CONTEXT, features))
+        self.blocks = nn.Sequential(*(Block(features, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(features)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, x):
+        x = self.blocks(self.tokens(x) + self.positions)
+        return nn.functional.linear(self.norm(x), self.tokens.weight)

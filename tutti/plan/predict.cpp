@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <queue>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/reduction_shape.h"
 #include "tutti/comm/group/host_view.h"
+#include "tutti/ps/spec/placement.h"
 
 namespace tutti::plan {
 namespace {
@@ -136,36 +140,44 @@ double fullest_share(const Machine& machine, int servers) {
                                      static_cast<double>(machine.bytes));
 }
 
-/// Every host sends its sum to all servers, a part each, and takes parameters from all.
+/// Every host sends its sum to all servers, a part each, and takes parameters from all, piece by
+/// piece.
 void add_servers(const Machine& machine, Prediction& result) {
   const Job& job = result.job;
+  const BatchTime time = machine.compute_of(static_cast<double>(job.batch));
   const Link flow = flow_of(machine, job.link, 1);
-  const double wire = static_cast<double>(machine.bytes) / flow.bytes_per_second;
+  const double bytes = static_cast<double>(machine.bytes);
+  const double wire = bytes / flow.bytes_per_second;
   const double share = std::min(1.0, fullest_share(machine, job.servers));
+  const auto pieces_there =
+      static_cast<int>(std::max(1.0, std::ceil(bytes * share / ps::kPieceBytesOverHosts)));
   Job inside_job = job;
   inside_job.hosts = 1;
   const double inside =
       job.replicas_per_host > 1 ? update_seconds(machine, inside_job) - machine.update : 0;
-  const double compute = std::max(result.slowest, result.input);
-  if (job.staleness == 0) {
-    result.exchange = 2 * (2 * flow.latency + std::max(1.0, job.hosts * share) * wire);
-    result.update = std::max(0.0, inside) + optimizer_seconds(machine, job.hosts - 1) * share;
-    result.exposed = result.exchange;
-    result.step = compute + result.exposed + result.update;
-    return;
-  }
-  // Who does not wait for the others meets them at the servers: at their ports in and out, and
-  // where they update.
+  const bool in_step = job.staleness == 0;
+  const int waits_for = in_step ? job.hosts : 1;
   const double waited =
       job.staleness == kAnyStaleness ? 0 : (result.slowest - result.compute) / (job.staleness + 1);
-  result.update = std::max(0.0, inside) + machine.update * share;
-  const double think =
-      std::max(result.compute + waited, result.input) + std::max(0.0, inside) + 4 * flow.latency;
-  const double stations[] = {share * wire, machine.update * share, share * wire};
-  const double least[] = {wire, 0, wire};
-  result.exchange = 2 * (2 * flow.latency + wire);
-  result.step = round_of_queues(job.hosts, think, stations, least);
-  result.exposed = result.step - std::max(result.compute + waited, result.input) - result.update;
+  const double compute = std::max(result.compute + waited, result.input);
+  // The busiest port is a server's, or this host's own, which has the pieces of all servers.
+  const double port = std::max(1.0, waits_for * share) * wire;
+  const int pieces = pieces_there * (waits_for * share >= 1 ? 1 : job.servers);
+  const double update = optimizer_seconds(machine, waits_for - 1) * share;
+  const double slower = compute / (time.forward + time.backward);
+  const double alone = served_step({.forward = time.forward * slower,
+                                    .backward = time.backward * slower,
+                                    .latency = 2 * flow.latency,
+                                    .pieces = pieces,
+                                    .stations = {port, update, port}}) +
+                       std::max(0.0, inside);
+  // Who does not wait for the others meets them at the servers: at their ports in and out, and
+  // where they update.
+  const double stations[] = {share * wire, update, share * wire};
+  result.exchange = 2 * (2 * flow.latency + port);
+  result.step = in_step ? alone : round_of_queues(job.hosts, alone, stations);
+  result.update = std::max(0.0, inside) + update / pieces;
+  result.exposed = result.step - compute - result.update;
 }
 
 /// A replica that needs nobody: forward, backward, update.
@@ -286,14 +298,42 @@ double end_of_queue(std::span<const double> ready, std::span<const double> secon
   return end;
 }
 
-double round_of_queues(int customers, double think, std::span<const double> stations,
-                       std::span<const double> least) {
-  double alone = think, busiest = 0;
-  for (size_t i = 0; i < stations.size(); ++i) {
-    alone += std::max(least[i], stations[i]);
-    busiest = std::max(busiest, stations[i]);
+double round_of_queues(int customers, double alone, std::span<const double> stations) {
+  return std::max(alone, customers * std::ranges::max(stations));
+}
+
+namespace {
+
+/// When each is done by a station that takes `seconds` for one, of those that are there the one
+/// with the lowest number.
+std::vector<double> done_by_need(const std::vector<double>& ready, double seconds) {
+  std::vector<size_t> coming(ready.size());
+  std::iota(coming.begin(), coming.end(), size_t{0});
+  std::ranges::stable_sort(coming, {}, [&](size_t i) { return ready[i]; });
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> here;
+  std::vector<double> done(ready.size());
+  double now = 0;
+  for (size_t next = 0; next < coming.size() || !here.empty();) {
+    if (here.empty()) now = std::max(now, ready[coming[next]]);
+    while (next < coming.size() && ready[coming[next]] <= now) here.push(coming[next++]);
+    now += seconds;
+    done[here.top()] = now;
+    here.pop();
   }
-  return std::max(alone, customers * busiest);
+  return done;
+}
+
+}  // namespace
+
+double served_step(const ServedStep& step) {
+  const double each = 1.0 / step.pieces;
+  std::vector<double> at(static_cast<size_t>(step.pieces));
+  for (size_t i = 0; i < at.size(); ++i)
+    at[i] = step.backward * each * static_cast<double>(at.size() - i) + step.latency;
+  for (const double seconds : step.stations) at = done_by_need(at, seconds * each);
+  double now = step.backward;
+  for (const double come : at) now = std::max(now, come + step.latency) + step.forward * each;
+  return now;
 }
 
 double engine_seconds(int ranks, double bytes, const Link& link, const Neighbours& neighbours) {

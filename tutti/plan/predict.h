@@ -5,6 +5,7 @@
 /// Thread rule: pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -90,13 +91,25 @@ double mean_of_greatest(std::span<const double> quantiles, double count);
 /// seconds[i]; one at a time.
 double end_of_queue(std::span<const double> ready, std::span<const double> seconds);
 
-/// Seconds of a round of one of `customers`, each of whom thinks, and then is served by each
-/// station in turn, one customer at a time, for so many seconds, or `least` where that is more and
-/// keeps nobody else waiting. The lower bound of Denning and Buzen 1978,
-/// doi:10.1145/356733.356735: alone, or as fast as the busiest station. It is reached where service
-/// always takes as long: customers spread out until nobody waits that need not.
-double round_of_queues(int customers, double think, std::span<const double> stations,
-                       std::span<const double> least);
+/// Seconds of a round of one of `customers`, each of whom takes `alone` for it, and is served in it
+/// by each station, one customer at a time, for so many seconds. The lower bound of Denning and
+/// Buzen 1978, doi:10.1145/356733.356735: alone, or as fast as the busiest station. It is reached
+/// where service always takes as long: customers spread out until nobody waits that need not.
+double round_of_queues(int customers, double alone, std::span<const double> stations);
+
+/// A worker and its servers, in seconds of a step.
+struct ServedStep {
+  double forward = 0;
+  double backward = 0;
+  double latency = 0;                ///< from a worker to a server, or back
+  int pieces = 1;                    ///< that gradients and parameters go in, >= 1, alike
+  std::array<double, 3> stations{};  ///< of all pieces: the way there, the update, the way back
+};
+
+/// From one forward's end to the next's. Backward makes the pieces one after the other, the one
+/// that forward uses first as the last; each goes through the stations, everywhere the one that is
+/// used first before others; and forward waits for each before its use.
+double served_step(const ServedStep& step);
 
 /// Seconds of the all-reduce of so many bytes of float32 by the algorithm that the tcp engine takes
 /// (built_in_table(), fixed order). Up to 32 ranks by simulation, beyond by formula. `link`: of a

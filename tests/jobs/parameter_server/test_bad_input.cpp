@@ -66,6 +66,15 @@ TEST(ServedTraining, RefusesATimeToPollThatIsNone) {
   }
 }
 
+TEST(ServedTraining, RefusesPiecesOfNoBytes) {
+  for (const std::string bytes : {"0", "1M", "1073741825"}) {
+    EXPECT_THAT(run_command(Words{TUTTI_PROGRAM, "run", "-n", "1"} + train_served({}),
+                            {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1",
+                             "TUTTI_PIECE_BYTES=" + bytes}),
+                Exits(2, Err(HasSubstr("TUTTI_PIECE_BYTES=" + bytes + ": expected bytes, 1 to"))));
+  }
+}
+
 TEST(RunCommand, AsksForWhatServersNeed) {
   struct Case {
     Words words;

@@ -125,6 +125,20 @@ TEST_F(ServedHosts, ServersFromElsewhereAreStartedByTheLineThatIsPrinted) {
   EXPECT_EQ(sha_of(all), mirrored("60"));
 }
 
+TEST_F(ServedHosts, AreToldOfSmallerPiecesThanOneHost) {
+  const Words says = {"sh", "-c", "echo pieces of $TUTTI_PIECE_BYTES bytes"};
+  const auto told = [](const std::string& bytes) { return HasSubstr("pieces of " + bytes); };
+  Job alone(on(2, Words{TUTTI_PROGRAM, "run", "-n", "1", "--servers", "1"} + says), token_);
+  EXPECT_EQ(alone.end(), 0) << alone.log();
+  EXPECT_THAT(alone.log(), told("4194304 bytes"));
+  Job first(node(0, {"--servers", "1"}, says), token_);
+  Job second(node(1, {"--servers", "1"}, says), token_);
+  for (Job* job : {&first, &second}) {
+    EXPECT_EQ(job->end(), 0) << job->log();
+    EXPECT_THAT(job->log(), told("1048576 bytes"));
+  }
+}
+
 // The view service and servers of a node are there for the workers of all.
 TEST_F(ServedHosts, NodesStayUntilTheLastWorkerHasEnded) {
   const TempFolder folder;

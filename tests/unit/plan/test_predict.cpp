@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/group/host_view.h"
@@ -260,9 +263,15 @@ TEST(Predict, ServersAreBoundByTheBusiestLink) {
   for (int64_t batch : {8, 80, 800}) {
     job.batch = batch;
     const Prediction one = predict(machine, job);
-    EXPECT_NEAR(one.step, std::max(8 * wire, one.compute + 2 * wire), 1e-12);
+    const BatchTime time = machine.compute_of(static_cast<double>(batch));
+    const double alone = served_step({.forward = time.forward,
+                                      .backward = time.backward,
+                                      .pieces = 4,
+                                      .stations = {wire, 0, wire}});
+    EXPECT_LT(alone, one.compute + 1.6 * wire);
+    EXPECT_NEAR(one.step, std::max(8 * wire, alone), 1e-12);
     job.hosts = 1;
-    EXPECT_NEAR(predict(machine, job).step, one.compute + 2 * wire, 1e-12);
+    EXPECT_NEAR(predict(machine, job).step, alone, 1e-12);
     job.hosts = 8;
   }
 }
@@ -293,12 +302,51 @@ TEST(RoundOfQueues, IsThatOfCustomersWhoSpreadOut) {
     for (int customers : {1, 2, 3, 8})
       for (double think : {0.0, 1.0, 7.0, 40.0})
         EXPECT_NEAR(
-            round_of_queues(customers, think, stations, std::vector<double>(stations.size(), 0)),
+            round_of_queues(customers, std::accumulate(stations.begin(), stations.end(), think),
+                            stations),
             simulated_round(customers, think, stations), 0.01)
             << customers << " customers think " << think;
-  const std::vector<double> two(3, 2);
-  EXPECT_NEAR(round_of_queues(1, 5, two, std::vector<double>(3, 7)), 26, 1e-12);
-  EXPECT_NEAR(round_of_queues(20, 5, two, std::vector<double>(3, 7)), 40, 1e-12);
+}
+
+// Pieces that go from station to station, looked at every tick.
+double served_by_ticks(int forward, int backward, int pieces, const std::array<int, 3>& stations) {
+  struct Station {
+    std::set<int> here;
+    int piece = -1, left = 0;
+  };
+  std::array<Station, 4> all;  // the last: at the worker
+  int made = 0, used = 0, using_it = 0;
+  for (int tick = 0;; ++tick) {
+    while (made < pieces && tick >= backward * (made + 1)) all[0].here.insert(pieces - ++made);
+    for (size_t s = 0; s < 3; ++s) {
+      Station& station = all[s];
+      if (station.piece >= 0 && --station.left == 0)
+        all[s + 1].here.insert(std::exchange(station.piece, -1));
+      if (station.piece >= 0 || station.here.empty()) continue;
+      station.piece = *station.here.begin();
+      station.here.erase(station.here.begin());
+      station.left = stations[s];
+    }
+    if (using_it > 0 && --using_it == 0 && ++used == pieces) return tick;
+    if (using_it == 0 && tick >= backward * pieces && all[3].here.contains(used))
+      using_it = forward;
+  }
+}
+
+TEST(ServedStep, IsThatOfTicks) {
+  std::mt19937_64 random(11);
+  const auto draw = [&] { return 1 + static_cast<int>(random() % 9); };
+  for (int round = 0; round < 300; ++round) {
+    const int forward = draw(), backward = draw(), pieces = draw();
+    const std::array<int, 3> each{draw(), draw(), draw()};
+    ServedStep step{
+        .forward = 1.0 * forward * pieces, .backward = 1.0 * backward * pieces, .pieces = pieces};
+    for (size_t s = 0; s < each.size(); ++s) step.stations[s] = 1.0 * each[s] * pieces;
+    EXPECT_NEAR(served_step(step), served_by_ticks(forward, backward, pieces, each), 1e-9)
+        << forward << " " << backward << " " << pieces;
+    const double busiest = std::ranges::max(step.stations);
+    EXPECT_GE(served_step(step), std::max(step.forward + step.backward, busiest) - 1e-9);
+  }
 }
 
 TEST(Predict, FormulasGoOnWhereSimulationEnds) {

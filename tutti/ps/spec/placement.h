@@ -14,6 +14,12 @@
 
 namespace tutti::ps {
 
+/// Of parameters that are pushed and pulled as one. Each costs its frames and its wakes, which on
+/// one host is all it costs; over a network it is on its way meanwhile, and of what a step pushes
+/// last nothing is hidden.
+inline constexpr int64_t kPieceBytes = 4 << 20;
+inline constexpr int64_t kPieceBytesOverHosts = 1 << 20;
+
 /// A dense variable, as it is registered.
 struct Variable {
   std::string name;

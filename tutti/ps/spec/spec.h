@@ -44,7 +44,7 @@ struct Piece {
 /// numbers are their priorities. Large shards are cut at multiples of 1,024 elements, small ones
 /// share a piece. Partition p is what the placement gives to server p.
 std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Placement& placement,
-                             int64_t piece_bytes = 4 << 20);
+                             int64_t piece_bytes = kPieceBytes);
 
 struct Spec {
   std::vector<Variable> variables;  ///< float32 or float64

@@ -32,6 +32,8 @@ inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
 inline constexpr const char* kServerWeightsVariable = "TUTTI_SERVER_WEIGHTS";
 /// How many microseconds they and who waits for them poll before they sleep; "" or 0: none.
 inline constexpr const char* kPollVariable = "TUTTI_POLL_US";
+/// How many bytes of parameters are pushed and pulled as one.
+inline constexpr const char* kPieceBytesVariable = "TUTTI_PIECE_BYTES";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 // The folder into which servers write snapshots.
