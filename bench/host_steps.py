@@ -27,8 +27,9 @@ import subprocess
 import sys
 import tempfile
 
-from emulated_hosts import CORES, PAYLOAD, ROOT, TUTTI, Hosts, address
+from emulated_hosts import PAYLOAD, ROOT, TUTTI, Hosts, address
 
+CORES = sorted(os.sched_getaffinity(0))
 PEER = ROOT / "bench" / "peer" / "host_step.py"
 DOODLES = ROOT / "examples" / "data" / "quickdraw"
 LIMIT_S = 600
@@ -51,8 +52,11 @@ def arguments_of_user():
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("SKIPPED: bench/host_steps.py makes network namespaces, which needs root")
-    if not 2 <= arguments.hosts <= CORES:
-        parser.error(f"--hosts {arguments.hosts}: expected 2 to {CORES}, a core each")
+    if not 2 <= arguments.hosts <= len(CORES):
+        parser.error(f"--hosts {arguments.hosts}: expected 2 to {len(CORES)}, a core each")
+    for bucket in arguments.buckets.split(","):
+        if not bucket.isdigit() or int(bucket) < 1:
+            parser.error(f"--buckets {bucket!r}: expected whole MB, as 25,2,1")
     for case in arguments.cases.split(","):
         model, _, mbit = case.partition("@")
         if model not in BATCHES or not mbit.isdigit() or int(mbit) < 1:
@@ -82,7 +86,7 @@ class Bench:
             processes = []
             for host, command in enumerate(commands):
                 where = ["ip", "netns", "exec", network.name(host)] if network else []
-                words = [*where, "taskset", "-c", host, *command]
+                words = [*where, "taskset", "-c", CORES[host], *command]
                 processes.append(subprocess.Popen([str(word) for word in words], stdout=out, stderr=out,
                                                   env=environment, cwd=ROOT))
             try:
@@ -103,7 +107,7 @@ class Bench:
     def ours(self, model, mbit, strategy, servers=False):
         launcher = [TUTTI, "run", "--nodes", self.hosts, "--rendezvous", f"{address(0)}:29500", "-n", 1]
         if servers:
-            launcher += ["--servers", self.hosts, "--no-backups"]
+            launcher += ["--servers", 1, "--no-backups"]
         with Hosts(self.hosts, mbit) as network:
             figures = self.run([[*launcher, "--node-rank", host, *self.train(model, strategy, self.hosts, host)]
                                 for host in range(self.hosts)], network)

@@ -140,6 +140,14 @@ double fullest_share(const Machine& machine, int servers) {
                                      static_cast<double>(machine.bytes));
 }
 
+/// That so many bytes go in, of `least` variables or more. Of more than a thousand each is as good
+/// as nothing of a step.
+int pieces_of(double bytes, int least) {
+  constexpr double kMost = 1024;
+  const double pieces = std::ceil(bytes / ps::kPieceBytesOverHosts);
+  return static_cast<int>(std::min(kMost, std::max<double>(least, pieces)));
+}
+
 /// Every host sends its sum to all servers, a part each, and takes parameters from all, piece by
 /// piece.
 void add_servers(const Machine& machine, Prediction& result) {
@@ -149,8 +157,6 @@ void add_servers(const Machine& machine, Prediction& result) {
   const double bytes = static_cast<double>(machine.bytes);
   const double wire = bytes / flow.bytes_per_second;
   const double share = std::min(1.0, fullest_share(machine, job.servers));
-  const auto pieces_there =
-      static_cast<int>(std::max(1.0, std::ceil(bytes * share / ps::kPieceBytesOverHosts)));
   Job inside_job = job;
   inside_job.hosts = 1;
   const double inside =
@@ -161,22 +167,27 @@ void add_servers(const Machine& machine, Prediction& result) {
       job.staleness == kAnyStaleness ? 0 : (result.slowest - result.compute) / (job.staleness + 1);
   const double compute = std::max(result.compute + waited, result.input);
   // The busiest port is a server's, or this host's own, which has the pieces of all servers.
-  const double port = std::max(1.0, waits_for * share) * wire;
-  const int pieces = pieces_there * (waits_for * share >= 1 ? 1 : job.servers);
+  const bool at_server = waits_for * share >= 1 - 1e-9;
+  const double port = (at_server ? waits_for * share : 1) * wire;
+  const double passes = time.forward + time.backward;
+  const double slower = passes > 0 ? compute / passes : 0;
+  const double beside = std::max(0.0, inside) + (passes > 0 ? 0 : compute);
+  ServedStep step{.forward = time.forward * slower,
+                  .backward = time.backward * slower,
+                  .latency = 2 * flow.latency,
+                  .pieces = at_server ? pieces_of(bytes * share, 1) : pieces_of(bytes, job.servers),
+                  .stations = {port, 0, port}};
+  const double without_update = served_step(step);
   const double update = optimizer_seconds(machine, waits_for - 1) * share;
-  const double slower = compute / (time.forward + time.backward);
-  const double alone = served_step({.forward = time.forward * slower,
-                                    .backward = time.backward * slower,
-                                    .latency = 2 * flow.latency,
-                                    .pieces = pieces,
-                                    .stations = {port, update, port}}) +
-                       std::max(0.0, inside);
+  step.stations[1] = update;
+  const double with_update = served_step(step), alone = with_update + beside;
   // Who does not wait for the others meets them at the servers: at their ports in and out, and
   // where they update.
   const double stations[] = {share * wire, update, share * wire};
   result.exchange = 2 * (2 * flow.latency + port);
   result.step = in_step ? alone : round_of_queues(job.hosts, alone, stations);
-  result.update = std::max(0.0, inside) + update / pieces;
+  result.update = with_update - without_update + std::max(0.0, inside);
+  if (update > port) result.update += result.step - alone;
   result.exposed = result.step - compute - result.update;
 }
 

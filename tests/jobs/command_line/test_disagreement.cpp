@@ -165,7 +165,7 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--threads", {}, {"--threads", "2"}},
       {"--dense-kernel", {"--dense-kernel", "blas"}, {"--dense-kernel", "onednn"}},
       {"--time-limit", {}, {"--time-limit", "11"}, kEqual},
-      {"--grace", {}, {"--grace", "3"}, "has nothing to save"},
+      {"--grace", {}, {"--grace", "3"}, "no checkpoint to write"},
       // ---- reduction ----
       {"--reduction", {}, {"--reduction", "all_reduce"}},
       {"--sum-order", {}, {"--sum-order", "fixed"}, kEither},

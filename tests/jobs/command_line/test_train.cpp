@@ -125,6 +125,18 @@ TEST(Train, SeedsAndShapesMakeADifference) {
             sha({"--seed", "1", "--replicas", "6"}));
 }
 
+// They read the command line that started them, and are not behind another one's.
+TEST(Train, WorkersThatItStartsTakeWhatIsItsOwn) {
+  const Words few = {"mlp", "--data",      kDoodles, "--take",     "64", "--batch-size",
+                     "16",  "--max-steps", "1",      "--replicas", "2",  "--threads",
+                     "1",   "--grace",     "3"};
+  for (const char* strategy : {"multi_worker", "parameter_server --no-backups"})
+    EXPECT_THAT(train(few + words_of(std::string("--strategy ") + strategy)), Exits(0)) << strategy;
+  EXPECT_THAT(tutti(Words{"run", "-n", "2", TUTTI_PROGRAM, "train"} + few +
+                    words_of("--strategy multi_worker")),
+              Exits(2, Err(HasSubstr("--grace 3 under multi_worker: "))));
+}
+
 TEST(Train, JoinsTheLauncherThatStartedIt) {
   const TempFolder folder;
   const std::string file = folder / "f.json";

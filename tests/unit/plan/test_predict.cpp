@@ -276,6 +276,44 @@ TEST(Predict, ServersAreBoundByTheBusiestLink) {
   }
 }
 
+TEST(Predict, PartsOfAStepWithServersAddUp) {
+  Machine machine = some_machine();
+  machine.bytes = 24'000'000;
+  machine.update = 40e-3;
+  for (const int staleness : {0, 3, kAnyStaleness})
+    for (const int servers : {1, 3, 40})
+      for (const int replicas : {1, 4})
+        for (const int64_t largest : {int64_t{40'000}, machine.bytes / 2})
+          for (const double rate : {1e7, 1e9, 1e12}) {
+            machine.largest_parameter = largest;
+            const Job job{.hosts = 4,
+                          .replicas_per_host = replicas,
+                          .batch = 8,
+                          .link = {rate, 1e-5},
+                          .exchange = Exchange::parameter_server,
+                          .servers = servers,
+                          .staleness = staleness};
+            const Prediction one = predict(machine, job);
+            const double compute = one.step - one.exposed - one.update;
+            EXPECT_GE(compute, std::max(one.compute, one.input) - 1e-12);
+            EXPECT_LE(compute, std::max(one.slowest, one.input) + 1e-12);
+            EXPECT_GE(one.exposed, 0);
+            EXPECT_GT(one.update, 0);
+            if (rate == 1e12) {
+              EXPECT_LT(one.exposed, one.update);
+            }
+          }
+  // Nothing to compute, and all of it to wait for.
+  machine.compute = {{8, 0, 0}};
+  const Job idle{.hosts = 2,
+                 .batch = 8,
+                 .link = {1e9, 0},
+                 .exchange = Exchange::parameter_server,
+                 .servers = 2};
+  EXPECT_GT(predict(machine, idle).step, 24e6 / 1e9);
+  EXPECT_LT(predict(machine, idle).step, 1);
+}
+
 /// Customers that begin together, one after the other through stations in a row: the mean round of
 /// the last half of their rounds.
 double simulated_round(int customers, double think, const std::vector<double>& stations) {

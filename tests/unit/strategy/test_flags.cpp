@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/choice/launched.h"
 #include "tutti/strategy/strategy.h"
 
 #include "tests/support/message_of.h"
@@ -126,12 +127,15 @@ TEST(StrategyFlags, ThatAreNearlyOursAreRefused) {
 }
 
 TEST(StrategyFlags, OfServersThatTheLauncherStartsAreRefused) {
-  for (const char* flag : {"--servers", "--no-backups", "--restarts", "--snapshots", "--restore"})
-    EXPECT_THAT(why_not({"--strategy", "parameter_server", flag, "2"}),
-                AllOf(HasSubstr(std::string(flag) + ": servers are the launcher's: tutti run"),
+  for (const std::string_view name : kFlagsOfServers)
+    EXPECT_THAT(why_not({std::string(name), "2", "--strategy", "parameter_server"}),
+                AllOf(HasSubstr(std::string(name) + ": servers are the launcher's: tutti run"),
                       HasSubstr("comes after \"--\"")));
   EXPECT_THAT(why_not({"--servers=2"}), HasSubstr("tutti run --servers S"));
   EXPECT_EQ(take({"--", "--servers", "2"}).rest, (Words{"--", "--servers", "2"}));
+  // A program has these for itself, where there are no servers.
+  const Words own = {"--restore", "weights", "--restarts=3"};
+  EXPECT_EQ(take(own).rest, own);
 }
 
 TEST(StrategyFlags, ThatDoNothingAreRefusedByTheStrategy) {

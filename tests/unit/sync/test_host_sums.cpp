@@ -175,6 +175,30 @@ TEST(HostSums, GoInTheOrderOfHost0AfterSomeSteps) {
   });
 }
 
+// Pieces are in flight, or none, or all.
+TEST(HostSums, AFaultBehindAnyGradientIsNamedToTheOthers) {
+  const Slots layout = layout_of_pieces();
+  const auto count = static_cast<int>(layout.slots.size());
+  for (const bool silent : {false, true})
+    for (int at = 0; at <= count; ++at) {
+      std::atomic<bool> over{false};
+      const auto words = test::errors_of(make_tcp_members(2), [&](Group group) {
+        Host here(group, layout);
+        here.sums.begin_step(true);
+        for (int i = 0; i < (group.rank() == 0 ? count : at); ++i) here.put(0, count - 1 - i);
+        if (group.rank() == 1 && !silent) return group.abort("as the test has it");
+        const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = true; });
+        while (group.rank() == 1 && !over) std::this_thread::sleep_for(Millis{1});
+        std::vector<uint8_t> used(1);
+        double rate = 1;
+        if (group.rank() == 0) here.sums.finish(used, rate, silent ? Millis{100} : kLimit);
+      });
+      EXPECT_THAT(words[0], silent ? AllOf(HasSubstr("Timeout"), HasSubstr("silent: rank 1"))
+                                   : AllOf(HasSubstr("PeerLost"), HasSubstr("as the test has it")))
+          << at << " of " << count;
+    }
+}
+
 // A replica of the first host carries one slice, that of the second both.
 class UnequalHosts : public testing::TestWithParam<std::vector<int>> {};
 

@@ -166,12 +166,14 @@ int run(const Command& command, const RunFlags& flags) {
                 .job = flags.job,
                 .same = words_for_all_nodes(flags)},
       .command = command.rest,
+      .environment = {std::string(detail::kOwnCommandVariable) + "="},
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,
       .end_on_failure = flags.on_lost_worker != "continue" && !alone && !flags.coordinator,
       .restarts = alone ? flags.restarts : 0,
       .first_leads = flags.coordinator};
-  if (flags.coordinator) options.environment = {std::string(detail::kCoordinatorVariable) + "=1"};
+  if (flags.coordinator)
+    options.environment.push_back(std::string(detail::kCoordinatorVariable) + "=1");
   std::optional<ServerFleet> fleet;
   if (has_servers(flags))
     fleet.emplace(FleetOptions{.num_servers = flags.servers,

@@ -176,7 +176,6 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
                       on_one_host() ? ps::kPieceBytes : ps::kPieceBytesOverHosts),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
-          fmt::format("{}={}", detail::kOwnCommandVariable, options_.own_command ? "1" : ""),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }
 

@@ -28,7 +28,6 @@ struct FleetOptions {
   Millis silence{kDefaultTimeLimit / 2};  ///< a server or worker that says nothing for so long is
                                           ///< lost; workers wait for longer than that
   bool announce = true;                   ///< print `view service at HOST:PORT`, `server I pid P`
-  bool own_command = false;               ///< workers have the command line that says all this
   ps::SnapshotOptions snapshots{};        ///< goes_on_from: a snapshot, or a folder that has some
 };
 

@@ -2,7 +2,6 @@
 
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/options.h"
-#include "tutti/cluster/join/join.h"
 
 namespace tutti::cli {
 
@@ -32,7 +31,7 @@ FitFacts fit_facts(const TrainFlags& flags) {
 
 Machine machine_of(const JobFlags& flags) {
   return {.workers = workers_of_job(flags),
-          .launched = job_of_this_process().has_value(),
+          .launched = behind_a_launcher(),
           .snapshots = flags.served.snapshots.folder};
 }
 

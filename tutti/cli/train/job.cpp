@@ -141,11 +141,11 @@ void check_servers(const JobFlags& flags) {
     throw UsageError(
         fmt::format("--servers {}: the launcher of this job said {}; leave it out here",
                     flags.served.num_servers(), there));
-  const char* const own = std::getenv(detail::kOwnCommandVariable);
-  if (own != nullptr && *own != '\0') return;
+  if (!behind_a_launcher()) return;
   for (const std::string& typed : flags.typed)
     if (const auto flag = std::string_view(typed).substr(0, typed.find(' '));
-        flag != "--servers" && std::ranges::count(kFlagsOfServers, flag) > 0)
+        flag != "--servers" &&  // that it says the same was seen above
+        std::ranges::count(kFlagsOfServers, flag) > 0)
       throw UsageError(
           fmt::format("{}: this job's servers are its launcher's; say it there: tutti run "
                       "--servers {} {} ...",
@@ -190,6 +190,11 @@ bool starts_workers(const JobFlags& flags) {
   return are_processes(flags) && !job_of_this_process();
 }
 
+bool behind_a_launcher() {
+  const char* const own = std::getenv(detail::kOwnCommandVariable);
+  return job_of_this_process() && (own == nullptr || *own == '\0');
+}
+
 int workers_of_job(const JobFlags& flags) {
   if (const auto job = job_of_this_process()) return job->num_workers;
   return starts_workers(flags) ? num_workers_of(flags) : 1;
@@ -221,6 +226,7 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   LaunchOptions options{
       .num_workers = num_workers, .command = own_command(), .environment = std::move(environment)};
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.environment.push_back(std::string(detail::kOwnCommandVariable) + "=1");
   options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;
   if (flags.uses_servers()) {
@@ -228,7 +234,6 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
                                .silence = silence_for(flags.time_limit_s),
-                               .own_command = true,
                                .snapshots = snapshot_options(flags.served.snapshots)},
                   options);
     options.end_on_failure = !goes_on(flags);

@@ -62,6 +62,10 @@ bool are_processes(const JobFlags& flags);
 /// parameter_server, outside a launcher.
 bool starts_workers(const JobFlags& flags);
 
+/// This process is a worker that another command has started, which has its own flags for the job;
+/// not one of those that the same command line has started.
+bool behind_a_launcher();
+
 /// How many workers those are: the number of replicas, or one a device, or on the CPU one a usable
 /// core, when none was given.
 int num_workers_of(const JobFlags& flags);

@@ -395,7 +395,9 @@ std::string difference(const Spec& mine, const Spec& other) {
   for (const auto& [field, value] : a.items())
     if (b[field] != value)
       return fmt::format("{} is {}, not {}", field, dump_json(value), dump_json(b[field]));
-  return mine.pieces == other.pieces ? "" : "its variables are placed in another way";
+  if (mine.pieces == other.pieces) return "";
+  return fmt::format("its variables are placed in another way, in {} pieces, not {} like these",
+                     mine.pieces.size(), other.pieces.size());
 }
 
 std::string model_difference(const Spec& saved, const Spec& wanted) {

@@ -55,7 +55,7 @@ struct FitFacts {
 /// Where it is trained.
 struct Machine {
   int workers = 1;                         ///< of the job
-  bool launched = false;                   ///< another command started this process
+  bool launched = false;                   ///< by a command with flags of its own
   bool coordinated = false;                ///< a coordinator hands steps out to them
   std::optional<std::string> snapshots{};  ///< folder of the servers' snapshots; "": none
   std::optional<bool> gpus{};  ///< replicas compute on GPUs; nothing: only `device` says so

@@ -136,12 +136,19 @@ void require_not_near(std::string_view name, std::string_view flag) {
                     name, flag));
 }
 
+// Programs have checkpoints and restarts of their own, too.
+constexpr std::string_view kOrdinaryWords[] = {"--restore", "--restarts"};
+
+void refuse_flag_of_servers(std::string_view name) {
+  throw UsageError(fmt::format(
+      "{}: servers are the launcher's: tutti run --servers S -n N PROGRAM ARGS..., where {} goes "
+      "before PROGRAM; one of the program's own comes after \"--\"",
+      name, name));
+}
+
 void require_the_programs_own(std::string_view name) {
-  if (is_in(kFlagsOfServers, name))
-    throw UsageError(fmt::format(
-        "{}: servers are the launcher's: tutti run --servers S -n N PROGRAM ARGS..., where {} goes "
-        "before PROGRAM; one of the program's own comes after \"--\"",
-        name, name));
+  if (is_in(kOrdinaryWords, name)) return;
+  if (is_in(kFlagsOfServers, name)) refuse_flag_of_servers(name);
   if (is_in(kOtherWords, name)) return;
   for (const std::string_view flag : kFlags) require_not_near(name, flag);
   for (const std::string_view flag : kSwitches) require_not_near(name, flag);
@@ -151,6 +158,7 @@ void require_the_programs_own(std::string_view name) {
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
   StrategyOptions options;
+  std::string_view ordinary;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
@@ -166,6 +174,7 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
     }
     if (!is_in(kFlags, name)) {
       require_the_programs_own(name);
+      if (is_in(kOrdinaryWords, name)) ordinary = name;
       argv[kept++] = argv[i];
       continue;
     }
@@ -175,6 +184,7 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
     apply(options, name, value);
     options.typed.push_back(fmt::format("{} {}", name, value));
   }
+  if (!ordinary.empty() && options.uses_servers()) refuse_flag_of_servers(ordinary);
   argc = kept;
   argv[argc] = nullptr;
   return options;

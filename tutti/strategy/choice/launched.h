@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Flags of the command that starts servers, `tutti run --servers` or `tutti train`: in what it
-/// starts they would do nothing, and are refused.
+/// Flags of the command that starts servers, `tutti run --servers` or `tutti train`. In a program
+/// that another command has started they would do nothing.
 inline constexpr std::array<std::string_view, 7> kFlagsOfServers{
     "--servers",        "--no-backups",     "--restarts", "--snapshots",
     "--snapshot-every", "--snapshots-kept", "--restore"};

@@ -292,7 +292,7 @@ constexpr Rule kRules[] = {
     {kBestBy, needed, kBestKept,
      "it is of the best checkpoints, and none are kept for that (--keep-best K)"},
     {kGrace, needed, kSomethingToEnd,
-     "this command has to end nobody but itself, and has nothing to save (--out DIR)"},
+     "it has to end nobody but itself, and no checkpoint to write (--out DIR, without servers)"},
     {kLearningRate, needed, kRateOfOptimizer,
      "the values of --schedule piecewise_constant are the rates"},
     {kLoaderMemory, needed, kLoadsAhead, kOfLoader},

@@ -38,7 +38,7 @@ inline constexpr const char* kPieceBytesVariable = "TUTTI_PIECE_BYTES";
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 // The folder into which servers write snapshots.
 inline constexpr const char* kSnapshotsVariable = "TUTTI_SNAPSHOTS";
-// Whether workers have the command line of who started their servers; "": they have another.
+// Whether workers have the command line of who started them; "": they have another.
 inline constexpr const char* kOwnCommandVariable = "TUTTI_OWN_COMMAND";
 // Set in every process of a job whose process 0 is a coordinator, the others its workers.
 inline constexpr const char* kCoordinatorVariable = "TUTTI_COORDINATOR";

@@ -370,7 +370,7 @@ inline constexpr Feature kRecomputes{"stages or blocks, or a part of a stage", [
 inline constexpr Feature kCheckpoints{"`--out`, without servers", may_be<&FitFacts::checkpoints>};
 inline constexpr Feature kBestKept{"`--keep-best`", may_be<&FitFacts::best_kept>};
 inline constexpr Feature kSomethingToEnd{
-    "several processes that this command starts, or `--out`", [](const Asked& a) {
+    "several processes that this command starts, or `--out`, without servers", [](const Asked& a) {
       return (of_several_processes(a) && !a.machine.launched) || a.fit.checkpoints.value_or(true);
     }};
 inline constexpr Feature kRateOfOptimizer{
