@@ -146,13 +146,12 @@ def commands_of(run, steps, hosts):
                         f"{address(0)}:29600"] for server in range(run.servers)]
 
 
-def measured(run, steps):
-    """The figures of `bench_emulated_step`, and core_share: how busy its processes kept the cores."""
-    network = Hosts(run.hosts + run.servers, run.mbit) if run.mbit else contextlib.nullcontext()
-    environment = os.environ | {"TUTTI_TOKEN": secrets.token_hex(32)}
-    with network as hosts, tempfile.TemporaryFile("w+") as out:
-        processes = [subprocess.Popen([str(word) for word in (*FIRST, *command)], stdout=out, stderr=out, env=environment)
-                     for command in commands_of(run, steps, hosts)]
+def run_all(commands, environment=None):
+    """Runs them at once, to the end, and returns all that they said; SystemExit with it if one failed."""
+    environment = os.environ | {"TUTTI_TOKEN": secrets.token_hex(32)} | (environment or {})
+    with tempfile.TemporaryFile("w+") as out:
+        processes = [subprocess.Popen([str(word) for word in command], stdout=out, stderr=out, env=environment, cwd=ROOT)
+                     for command in commands]
         try:
             codes = [process.wait(timeout=LIMIT_S) for process in processes]
         finally:
@@ -161,9 +160,19 @@ def measured(run, steps):
                 process.wait()
         out.seek(0)
         text = out.read()
+    if any(codes):
+        raise SystemExit(f"exit codes {codes} of {' '.join(map(str, commands[0]))}\n{text[-3000:]}")
+    return text
+
+
+def measured(run, steps):
+    """The figures of `bench_emulated_step`, and core_share: how busy its processes kept the cores."""
+    network = Hosts(run.hosts + run.servers, run.mbit) if run.mbit else contextlib.nullcontext()
+    with network as hosts:
+        text = run_all([[*FIRST, *command] for command in commands_of(run, steps, hosts)])
     lines = [line[line.index("{"):] for line in text.splitlines() if '{"bench"' in line]
-    if any(codes) or len(lines) != 1:
-        raise SystemExit(f"{run}: exit codes {codes}\n{text[-3000:]}")
+    if len(lines) != 1:
+        raise SystemExit(f"{run}: {len(lines)} lines of figures, expected one\n{text[-3000:]}")
     figures = json.loads(lines[0])
     processes = 1 if run.threads else run.hosts * run.replicas
     figures["core_share"] = figures["cpu_ms"] * processes / (CORES * figures["step_ms_mean"])

@@ -21,18 +21,15 @@ import argparse
 import json
 import os
 import pathlib
-import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from emulated_hosts import PAYLOAD, ROOT, TUTTI, Hosts, address
+from emulated_hosts import PAYLOAD, ROOT, TUTTI, Hosts, address, run_all
 
 CORES = sorted(os.sched_getaffinity(0))
 PEER = ROOT / "bench" / "peer" / "host_step.py"
 DOODLES = ROOT / "examples" / "data" / "quickdraw"
-LIMIT_S = 600
 CASES = "gpt@1000,gpt@500,wide@4000,wide@1000,cnn@4000"
 BATCHES = {"gpt": 12, "wide": 128, "cnn": 64, "mlp": 64}  # of a host
 GPT = ["--layers", 4, "--features", 256, "--heads", 4, "--context", 64, "--stride", 64]
@@ -81,23 +78,11 @@ class Bench:
         """Each command on its host and core; the figures that they wrote, by host."""
         for old in self.folder.glob("*.json"):
             old.unlink()
-        environment = os.environ | {"TUTTI_TOKEN": secrets.token_hex(32), "GLOO_SOCKET_IFNAME": "eth0"}
-        with tempfile.TemporaryFile("w+") as out:
-            processes = []
-            for host, command in enumerate(commands):
-                where = ["ip", "netns", "exec", network.name(host)] if network else []
-                words = [*where, "taskset", "-c", CORES[host], *command]
-                processes.append(subprocess.Popen([str(word) for word in words], stdout=out, stderr=out,
-                                                  env=environment, cwd=ROOT))
-            try:
-                codes = [process.wait(timeout=LIMIT_S) for process in processes]
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.wait()
-            if any(codes):
-                out.seek(0)
-                sys.exit(f"exit codes {codes} of {' '.join(map(str, commands[0]))}\n{out.read()[-3000:]}")
+        placed = []
+        for host, command in enumerate(commands):
+            where = ["ip", "netns", "exec", network.name(host)] if network else []
+            placed.append([*where, "taskset", "-c", CORES[host], *command])
+        run_all(placed, {"GLOO_SOCKET_IFNAME": "eth0"})
         return [json.loads(file.read_text()) for file in sorted(self.folder.glob("*.json"))]
 
     def alone(self, model):
