@@ -220,6 +220,17 @@ TEST(Bench, IndependentWorkersShareTheBatchToo) {
               Exits(2, Out(""), Err(StartsWith("tutti bench: --batch-size 1"))));
 }
 
+// It writes no checkpoints, so only workers that it starts take time to end.
+TEST(Bench, GraceIsRefusedWhereNobodyHasIt) {
+  const Words step = {"step",       "--model", "mlp",     "--data", kDoodles,
+                      "--replicas", "2",       "--grace", "3"};
+  EXPECT_THAT(bench(step + words_of("--strategy mirrored")),
+              Exits(2, Err(HasSubstr("--grace 3 under mirrored: "))));
+  EXPECT_THAT(tutti(Words{"run", "-n", "2", TUTTI_PROGRAM, "bench"} + step +
+                    words_of("--strategy multi_worker")),
+              Exits(2, Err(HasSubstr("--grace 3 under multi_worker: "))));
+}
+
 TEST(Bench, HelpShowsExamples) {
   for (const char* name : {"all-reduce", "tune", "step", "scale"}) {
     EXPECT_THAT(bench({name, "--help"}),

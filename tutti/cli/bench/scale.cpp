@@ -52,7 +52,7 @@ int bench_scale(const ScaleFlags& flags) {
   if (!flags.step.json.empty()) require_writable(flags.step.json, "--json");
   for (const int64_t count : counts) {
     const StepFlags step = with_replicas(flags, count, 1);
-    strategy_options(step.job);
+    strategy_options(step.job, kTimed);
     check_shares(step.job);
     check_given_shares(step.job);
   }

@@ -284,7 +284,7 @@ StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::G
 
 int bench_step(const StepFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
-  const StrategyOptions options = strategy_options(flags.job);
+  const StrategyOptions options = strategy_options(flags.job, kTimed);
   if (options.device != "cpu")  // a step is queued there: the host's clock sees none of it
     throw UsageError(fmt::format(
         "bench step --device {}: it times steps on CPUs alone; tools/gpu_check times them on GPUs",

@@ -28,6 +28,9 @@ struct StepFlags {
   int64_t drawn_steps() const { return preload ? 0 : warmup + steps; }
 };
 
+/// How what is timed trains.
+inline const FitFacts kTimed{.checkpoints = false};
+
 struct StepFigures {
   double images_per_second = 0;
   double step_ms_p50 = 0, step_ms_p99 = 0;

@@ -265,7 +265,7 @@ int num_ranks_of(const JobFlags& flags) {
   return num_workers_of(flags);
 }
 
-StrategyOptions strategy_options(const JobFlags& flags) {
+StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit) {
   StrategyOptions options;
   options.typed = flags.typed;
   take_devices(flags.devices, options);
@@ -297,10 +297,10 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
                                  flags.reduction_shape, replicas, *flags.replicas));
   if (flags.strategy == "independent") {
-    require_together(options, recipe, {}, machine_of(flags));
+    require_together(options, recipe, fit, machine_of(flags));
   } else {
     check_launched(options);
-    choose(options, recipe, {}, machine_of(flags));
+    choose(options, recipe, fit, machine_of(flags));
   }
   check_devices(flags, num_ranks_of(flags));
   check_servers(flags);

@@ -13,6 +13,7 @@
 #include "tutti/cli/train/optimizer_flags.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph.h"
+#include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/choice/options.h"
 
 namespace tutti::cli {
@@ -88,9 +89,9 @@ int num_ranks_of(const JobFlags& flags);
 /// Copies of the model, which share a batch.
 int num_replicas_of(const JobFlags& flags);
 
-/// Strategy's options. Throws UsageError when they contradict each other, there are more workers
-/// than replicas, or fewer devices than replicas here.
-StrategyOptions strategy_options(const JobFlags& flags);
+/// Strategy's options, for a job that trains as `fit` says. Throws UsageError when they contradict
+/// each other or it, there are more workers than replicas, or fewer devices than replicas here.
+StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit = {});
 
 /// The model of that name for such samples and so many classes; 0: it predicts a number. UsageError
 /// when it cannot take them, with the names of those that can.
