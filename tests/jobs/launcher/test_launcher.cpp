@@ -208,12 +208,19 @@ TEST(Uncaught, ErrorsEndAProcessAsTheCommandLineDoes) {
   EXPECT_THAT(number.log, AllOf(HasSubstr("words without end"), HasSubstr("'int'")));
 }
 
-TEST(Uncaught, OnAnyThreadOnceAndBesideAStuckOne) {
-  for (const char* program : {"throw_in_two_threads", "throw_beside_a_stuck_write"}) {
-    const auto out = run_ranks(1, program).at(0);
-    EXPECT_EQ(out.exit_code, 2) << out.log;
-    EXPECT_EQ(out.log, "error: nobody catches this\n") << program;
-  }
+TEST(Uncaught, OnAnyThreadOnce) {
+  const auto out = run_ranks(1, "throw_in_two_threads").at(0);
+  EXPECT_EQ(out.exit_code, 2) << out.log;
+  EXPECT_EQ(out.log, "error: nobody catches this\n");
+}
+
+TEST(Uncaught, BesideAThreadThatIsStuckInAWrite) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer's _exit() waits for who writes";
+#endif
+  const auto out = run_ranks(1, "throw_beside_a_stuck_write").at(0);
+  EXPECT_EQ(out.exit_code, 2) << out.log;
+  EXPECT_EQ(out.log, "error: nobody catches this\n");
 }
 
 TEST(Uncaught, AHandlerOfTheProgramsOwnComesFirst) {
