@@ -140,14 +140,14 @@ Millis detail::patience_with(LockHolder holder) {
   return Millis{0};
 }
 
-bool detail::Patience::lasts_with(LockHolder holder) {
+bool detail::Patience::lasts_with(const LockHolder& holder) {
   if (!any_) return false;
   if (seen_ != holder) deadline_ = Deadline(patience_with(holder));
   seen_ = holder;
   return !deadline_.passed();
 }
 
-FolderLock::FolderLock(fs::path folder, std::string what, std::string file)
+FolderLock::FolderLock(fs::path folder, std::string what, const std::string& file)
     : folder_(std::move(folder)),
       what_(std::move(what)),
       path_(folder_ / file),

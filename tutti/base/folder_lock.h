@@ -29,7 +29,7 @@ class Patience {
  public:
   static Patience none() { return Patience(false); }
   static Patience usual() { return Patience(true); }
-  bool lasts_with(LockHolder holder);
+  bool lasts_with(const LockHolder& holder);
 
  private:
   explicit Patience(bool any) : any_(any) {}
@@ -53,7 +53,7 @@ class FolderLock {
   ///
   /// Throws UsageError that names the folder, and who has it: process and host; or what the file is
   /// (a link, somebody else's file), which is left as it was; or why it cannot be made.
-  FolderLock(std::filesystem::path folder, std::string what, std::string file = kFile);
+  FolderLock(std::filesystem::path folder, std::string what, const std::string& file = kFile);
 
   const std::filesystem::path& folder() const noexcept { return folder_; }
 

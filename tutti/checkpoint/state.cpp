@@ -30,13 +30,12 @@ std::optional<Ranked> ranked(std::string_view name, std::string_view which) {
     return {};
   name.remove_prefix(which.size() + 1);
   Ranked found;
-  const char* const end = name.data() + name.size();
-  const auto [stop, failure] = std::from_chars(name.data(), end, found.rank);
-  if (failure != std::errc{} || (stop != end && *stop != '/')) return {};
-  // One spelling for each: not "00", not "-1".
-  if (std::string_view(name.data(), stop) != fmt::to_string(found.rank) || found.rank < 0)
-    return {};
-  if (stop != end) found.rest = {stop + 1, end};
+  const std::string_view number = name.substr(0, name.find('/'));
+  const auto [stop, failure] =
+      std::from_chars(number.data(), number.data() + number.size(), found.rank);
+  // One spelling for each: not "00", not "-1", and nothing after it.
+  if (failure != std::errc{} || number != fmt::to_string(found.rank) || found.rank < 0) return {};
+  if (number.size() < name.size()) found.rest = name.substr(number.size() + 1);
   return found;
 }
 

@@ -124,7 +124,7 @@ Dataset Dataset::batch(int64_t global_size, bool drop_remainder) const {
   return batched(std::move(batching));
 }
 
-Dataset Dataset::padded_batch(int64_t global_size, PadOptions options) const {
+Dataset Dataset::padded_batch(int64_t global_size, const PadOptions& options) const {
   detail::Batching batching = batching_of(global_size, content_->columns());
   pad(batching, *content_, *view_, options);
   return batched(std::move(batching));

@@ -173,7 +173,8 @@ int64_t samples_in(const std::vector<Input>& inputs) {
 
 /// Blocks of the inputs in turn; one whole input at a time is what concatenate() wants.
 struct InTurns final : Over {
-  InTurns(std::vector<Input> of, InterleaveOptions how) : Over(of, samples_in(of)), options(how) {}
+  InTurns(const std::vector<Input>& of, InterleaveOptions how)
+      : Over(of, samples_in(of)), options(how) {}
   Order order(Pass pass) const override {
     Order joined;
     std::vector<int64_t> begin;  // of the inputs' places in `joined`

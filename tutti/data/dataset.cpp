@@ -31,7 +31,7 @@ class FunctionMap final : public Transform {
 // What a function makes of the first sample.
 template <class Function>
 auto tried(const detail::Content& content, const detail::View& view, const std::string& who,
-           Function function) {
+           const Function& function) {
   if (view.num_samples == 0 || content.sequential())
     throw UsageError(fmt::format(
         "{}: what comes out cannot be looked up, since {}; say it in MapOptions::columns", who,

@@ -175,7 +175,7 @@ class Dataset {
   Dataset batch(int64_t global_size, bool drop_remainder = false) const;
   /// Keyed. The same where sizes of columns vary: shorter rows are padded to the longest of the
   /// *global* batch, so that shapes do not depend on the number of replicas.
-  Dataset padded_batch(int64_t global_size, PadOptions options = {}) const;
+  Dataset padded_batch(int64_t global_size, const PadOptions& options = {}) const;
   /// Keyed. Batches of samples that are about equally long: in the order so far each goes into the
   /// bucket of its length, and a full bucket is a batch; what is left over comes last, as smaller
   /// batches, short ones first. UsageError as of filter().

@@ -70,8 +70,8 @@ Timeout gave_up(const std::string& target, const std::string& who, const Deadlin
 }  // namespace
 
 std::unique_ptr<Link> connect_link(const Address& target, const Credentials& credentials,
-                                   Facts facts, const std::string& who, const Deadline& deadline,
-                                   Facts* peer_facts) {
+                                   const Facts& facts, const std::string& who,
+                                   const Deadline& deadline, Facts* peer_facts) {
   detail::Pauses pauses;
   std::string cut;  // why the handshake before this one was broken off
   int wordless = 0;

@@ -20,8 +20,8 @@ namespace tutti {
 /// Throws PeerLost when nobody listens there, Timeout, and Mismatch when that process does not hold
 /// the token, is of another job or version, or is not the one meant; messages say which.
 std::unique_ptr<Link> connect_link(const Address& target, const Credentials& credentials,
-                                   Facts facts, const std::string& who, const Deadline& deadline,
-                                   Facts* peer_facts = nullptr);
+                                   const Facts& facts, const std::string& who,
+                                   const Deadline& deadline, Facts* peer_facts = nullptr);
 
 /// For what may not have been started yet: resolves the name and tries again, with pauses that grow
 /// to a second, while nobody listens there or whoever does says nothing or breaks off. A Mismatch

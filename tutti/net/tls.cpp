@@ -47,7 +47,7 @@ std::string openssl_words() {
 
 // OpenSSL's own socket BIO calls write(2), which raises SIGPIPE; ours does not.
 int bio_descriptor(BIO* bio) {
-  return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  return static_cast<const detail::SocketLink*>(BIO_get_data(bio))->descriptor();
 }
 
 int bio_result(BIO* bio, ssize_t moved, int retry) {
@@ -95,7 +95,7 @@ class TlsLink final : public detail::SocketLink {
       : SocketLink(std::move(socket), std::move(peer)), ssl_(SSL_new(context)) {
     BIO* bio = ssl_ == nullptr ? nullptr : BIO_new(socket_method());
     if (bio == nullptr) throw Error("TLS: no memory for a connection");
-    BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor())));
+    BIO_set_data(bio, static_cast<detail::SocketLink*>(this));
     SSL_set_bio(ssl_.get(), bio, bio);
     side == TlsContext::Side::server ? SSL_set_accept_state(ssl_.get())
                                      : SSL_set_connect_state(ssl_.get());

@@ -43,7 +43,7 @@ Rule with_decay(const Rule& rule, double weight_decay, const std::string& patter
 }  // namespace
 
 Recipe::Recipe(Rule rule, Clip clip, std::vector<Group> groups)
-    : rule_(std::move(rule)), clip_(clip), groups_(std::move(groups)) {
+    : rule_(rule), clip_(clip), groups_(std::move(groups)) {
   validate(clip_);
   for (const Group& group : groups_) {
     if (!(group.learning_rate_factor >= 0 && fits_float32(group.learning_rate_factor)))

@@ -121,10 +121,10 @@ void DiskThread::run(const std::shared_ptr<Shared>& shared) {
   }
 }
 
-void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit) {
+void wait_for_disk(const std::string& what, const std::function<void()>& work, Millis limit) {
   constexpr Millis kSayNothing{1'000};
   DiskThread disk(what);
-  disk.add(std::move(work));
+  disk.add(work);
   const Deadline deadline(limit);
   if (!disk.wait(Deadline(std::min(limit, kSayNothing))))
     log(LogLevel::warning, "{}: waiting for the disk, {} s at most", what, limit.count() / 1000);

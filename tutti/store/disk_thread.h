@@ -49,6 +49,6 @@ class DiskThread {
 /// Calls `work`, which owns what it needs, in a thread of its own, and waits for it; the log says
 /// so after a second. Throws what it throws; Timeout, which begins with `what`, and leaves that
 /// thread to its disk.
-void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit);
+void wait_for_disk(const std::string& what, const std::function<void()>& work, Millis limit);
 
 }  // namespace tutti::store

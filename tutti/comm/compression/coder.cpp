@@ -13,7 +13,7 @@ namespace {
 // 16 bits on the wire. The sum of 16-bit types is made in float32 and rounded once.
 class NarrowCoder final : public BucketCoder {
  public:
-  explicit NarrowCoder(CoderParts parts)
+  explicit NarrowCoder(const CoderParts& parts)
       : bucket_(parts.bucket),
         dtype_(parts.compression.kind == Compression::Kind::bfloat16 ? DType::bfloat16
                                                                      : DType::float16),
@@ -57,8 +57,8 @@ const CodeKernels& code_kernels() {
   return kernels;
 }
 
-std::unique_ptr<BucketCoder> make_narrow_coder(CoderParts parts) {
-  return std::make_unique<NarrowCoder>(std::move(parts));
+std::unique_ptr<BucketCoder> make_narrow_coder(const CoderParts& parts) {
+  return std::make_unique<NarrowCoder>(parts);
 }
 
 std::unique_ptr<BucketCoder> make_coder(const Compression& compression, MemorySpan bucket,
@@ -69,7 +69,7 @@ std::unique_ptr<BucketCoder> make_coder(const Compression& compression, MemorySp
   CoderParts parts{compression, bucket, std::move(tensors), states, shape};
   switch (compression.kind) {
     case Compression::Kind::bfloat16:
-    case Compression::Kind::float16: return make_narrow_coder(std::move(parts));
+    case Compression::Kind::float16: return make_narrow_coder(parts);
     case Compression::Kind::top_k: return make_top_k_coder(std::move(parts));
     case Compression::Kind::one_bit: return make_one_bit_coder(std::move(parts));
     case Compression::Kind::power_sgd: return make_power_sgd_coder(std::move(parts));

@@ -30,7 +30,7 @@ struct CoderParts {
   CodedState& state_of(const CodedTensor& tensor) const { return states[tensor.tensor]; }
 };
 
-std::unique_ptr<BucketCoder> make_narrow_coder(CoderParts parts);
+std::unique_ptr<BucketCoder> make_narrow_coder(const CoderParts& parts);
 std::unique_ptr<BucketCoder> make_top_k_coder(CoderParts parts);
 
 /// Whether this build has the two below, which are tutti/extras/coders.

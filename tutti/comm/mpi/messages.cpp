@@ -20,7 +20,8 @@ constexpr int64_t kShortBytes = 64 << 10;
 int most_tag(MPI_Comm comm) {
   void* value = nullptr;
   int found = 0;
-  check_mpi(MPI_Comm_get_attr(comm, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
+  check_mpi(MPI_Comm_get_attr(comm, MPI_TAG_UB, static_cast<void*>(&value), &found),
+            "MPI_Comm_get_attr");
   return found != 0 ? *static_cast<int*>(value) : 32767;
 }
 

@@ -279,7 +279,7 @@ TableHalves csv_halves(const fs::path& path, const CsvOptions& options, HoldOutO
   return {spec, std::move(halves.train), std::move(halves.held_out)};
 }
 
-Dataset csv(const fs::path& path, const TableSpec& spec, CsvReading reading) {
+Dataset csv(const fs::path& path, const TableSpec& spec, const CsvReading& reading) {
   const Array file = reading.files->read(path);
   return open_table(path, text_of(file), spec, reading);
 }

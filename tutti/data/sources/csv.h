@@ -87,7 +87,8 @@ struct CsvReading {
 /// is filled or dropped is counted and logged once, and so is each column whose whole numbers
 /// float32 rounds. Throws DataError as table_spec(), and for
 /// columns that are missing and words outside the vocabulary (the nearest is named).
-Dataset csv(const std::filesystem::path& path, const TableSpec& spec, CsvReading reading = {});
+Dataset csv(const std::filesystem::path& path, const TableSpec& spec,
+            const CsvReading& reading = {});
 
 /// What csv() would stop at, all of it: rows with too few or too many fields, quotes that do not
 /// end, words in columns of numbers; each with line and column, in the order of the lines. Missing

@@ -78,7 +78,7 @@ std::vector<std::string> names_of_folders(const std::vector<FileInfo>& listed) {
 // The classes by label: what lies there, held against what is expected.
 std::vector<std::string> classes_in(const fs::path& folder, const std::vector<FileInfo>& listed,
                                     const ImageFolderOptions& options) {
-  const std::vector<std::string> there = names_of_folders(listed);
+  std::vector<std::string> there = names_of_folders(listed);
   if (there.empty())
     throw DataError(
         fmt::format("photos in {}: got no class (files: {}), expected one sub-folder a class\n"
@@ -152,7 +152,8 @@ class Search {
     const fs::path folder = within.empty() ? folder_ / name : folder_ / name / within;
     require_no_loop(folder, depth);
     for (FileInfo& entry : options_.files->list(folder)) {
-      const std::string path = within.empty() ? entry.name : within + "/" + entry.name;
+      const std::string path =
+          within.empty() ? entry.name : fmt::format("{}/{}", within, entry.name);
       if (entry.folder) {
         add_folder(name, path, label, depth + 1);
       } else if (detail::is_photo_file(*options_.files, folder, entry, options_.extensions)) {
@@ -160,7 +161,7 @@ class Search {
         found_.photos.push_back({label, std::move(entry)});
         found_.in_a_class_itself = found_.in_a_class_itself || depth == 0;
       } else {
-        found_.left_out.add(name + "/" + path);
+        found_.left_out.add(fmt::format("{}/{}", name, path));
       }
     }
   }
@@ -209,7 +210,7 @@ void report_lacking(const fs::path& folder, const std::vector<std::string>& lack
 
 }  // namespace
 
-Dataset image_folder(const fs::path& folder, ImageFolderOptions options) {
+Dataset image_folder(const fs::path& folder, const ImageFolderOptions& options) {
   const std::vector<FileInfo> listed = options.files->list(folder);
   std::vector<std::string> classes = classes_in(folder, listed, options);
   const std::vector<std::string> there = names_of_folders(listed);

@@ -42,6 +42,6 @@ struct ImageFolderOptions {
 ///               changed since
 ///   UsageError  the folder may not be read
 ///   IoError     it cannot be read just now
-Dataset image_folder(const std::filesystem::path& folder, ImageFolderOptions options = {});
+Dataset image_folder(const std::filesystem::path& folder, const ImageFolderOptions& options = {});
 
 }  // namespace tutti::data

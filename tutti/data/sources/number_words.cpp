@@ -131,13 +131,13 @@ std::optional<NumbersAsWords> numbers_among(const std::vector<std::string>& word
 
 bool is_rounded(std::string_view text, double read) {
   text = without_sign(text);
-  const size_t digits = digits_at_front(text);
-  const std::string_view rest = text.substr(digits);
+  const std::string_view number = text.substr(0, digits_at_front(text));
+  const std::string_view rest = text.substr(number.size());
   const bool whole =
       rest.empty() || (rest[0] == '.' && rest.find_first_not_of('0', 1) == std::string_view::npos);
-  if (digits == 0 || !whole) return false;
+  if (number.empty() || !whole) return false;
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, value);
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   constexpr double kBeyond = 18446744073709551616.0;  // 2^64
   const double size = std::abs(read);
   if (error != std::errc() || size >= kBeyond) return true;

@@ -88,7 +88,7 @@ Array apply_augmentation(Array image, const Augmentation& augmentation) {
     case Operation::brightness: return adjust_brightness(std::move(image), 1 + m);
     case Operation::color: return adjust_saturation(std::move(image), 1 + m);
     case Operation::contrast: return adjust_contrast(std::move(image), 1 + m);
-    case Operation::sharpness: return adjust_sharpness(std::move(image), 1 + m);
+    case Operation::sharpness: return adjust_sharpness(image, 1 + m);
     case Operation::posterize: return posterize(std::move(image), static_cast<int>(m));
     case Operation::solarize: return solarize(std::move(image), 255 * m);
     case Operation::autocontrast: return autocontrast(std::move(image));

@@ -108,7 +108,7 @@ Array adjust_hue(Array image, double turn) {
 
 // Between the image and its mean over 3 x 3 pixels, of which the middle one counts five times;
 // edges stay.
-Array adjust_sharpness(Array image, double factor) {
+Array adjust_sharpness(const Array& image, double factor) {
   const Planes in(image);
   Array out = make_array(DType::uint8, image.shape());
   std::copy_n(in.data, image.num_elements(), static_cast<uint8_t*>(out.data()));

@@ -29,6 +29,12 @@ const PixelKernels& kernels_of(CpuVariant variant) {
   return baseline::pixel_kernels;
 }
 
+// As Pillow rounds: what is below -0.5 goes up, towards 0.
+int64_t half_up(double number) {
+  const double above = number + 0.5;
+  return static_cast<int64_t>(above);
+}
+
 // Bits after the point: as many as keep the largest weight below 2^15.
 int32_t precision_for(double largest) {
   int32_t precision = 0;
@@ -75,8 +81,8 @@ Axis::Axis(const Request& request) {
   in_begin_ = limit;
   for (int64_t i = 0; i < request.out_size; ++i) {
     const double center = offset + scale * (static_cast<double>(i) + 0.5);
-    const auto first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
-    const auto end = std::min<int64_t>(static_cast<int64_t>(center + support + 0.5), limit);
+    const auto first = std::max<int64_t>(half_up(center - support), 0);
+    const auto end = std::min<int64_t>(half_up(center + support), limit);
     double* weights = &exact[static_cast<size_t>(i * most)];
     double total = 0;
     for (int64_t k = 0; k < end - first; ++k) {
@@ -100,7 +106,7 @@ Axis::Axis(const Request& request) {
   for (int64_t i = 0; i < request.outputs; ++i)
     for (int64_t k = 0; k < count_[static_cast<size_t>(i)]; ++k)
       weights_[static_cast<size_t>(i * taps_ + k)] = static_cast<int16_t>(
-          0.5 + exact[static_cast<size_t>((request.out_begin + i) * most + k)] * one);
+          half_up(exact[static_cast<size_t>((request.out_begin + i) * most + k)] * one));
   for (int32_t& first : first_) first -= static_cast<int32_t>(in_begin_);
   in_begin_ += static_cast<int64_t>(origin);
   in_end_ += static_cast<int64_t>(origin);

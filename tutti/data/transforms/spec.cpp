@@ -104,7 +104,7 @@ const SpecReader::Part* SpecReader::find(std::string_view key) {
   return part == parts_.end() ? nullptr : &*part;
 }
 
-std::vector<double> SpecReader::option(std::string_view key, std::vector<double> defaults) {
+std::vector<double> SpecReader::option(std::string_view key, const std::vector<double>& defaults) {
   const Part* part = find(key);
   return part == nullptr ? defaults : part->values;
 }

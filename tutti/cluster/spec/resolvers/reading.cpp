@@ -66,9 +66,9 @@ void read_numbers(const Variables& variables, Claim& claim, const std::string& l
     require_at_most({local_size, *spec.num_local_workers}, {size, spec.num_workers});
 }
 
-std::string job_name(const Variables& variables, std::string otherwise) {
+std::string job_name(const Variables& variables, const std::string& otherwise) {
   const std::string* given = value_of(variables, kJobVariable);
-  return given == nullptr ? std::move(otherwise) : *given;
+  return given == nullptr ? otherwise : *given;
 }
 
 void meet_here_if_alone(ClusterSpec& spec, std::string otherwise) {

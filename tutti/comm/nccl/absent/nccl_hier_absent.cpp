@@ -4,6 +4,7 @@
 
 namespace tutti {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): moved from where it is there
 std::shared_ptr<Engine> make_nccl_hier(NcclHierParts /*parts*/, const NcclOptions& /*options*/) {
   throw UsageError(
       "sums over the devices of several hosts by NCCL and another engine are not in this build; "

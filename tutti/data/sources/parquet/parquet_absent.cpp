@@ -8,6 +8,7 @@ bool parquet_available() noexcept { return false; }
 
 namespace detail {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): moved from where it is there
 std::shared_ptr<const Source> parquet_source(const Paths&, ParquetOptions) {
   throw UsageError(
       "parquet: this build does not read Parquet files (TUTTI_WITH_PARQUET=OFF)\n"

@@ -16,7 +16,7 @@ Array adjust_brightness(Array image, double factor);
 Array adjust_contrast(Array image, double factor);
 Array adjust_saturation(Array image, double factor);  ///< of gray: nothing
 Array adjust_hue(Array image, double turn);           ///< -0.5 to 0.5; of gray: nothing
-Array adjust_sharpness(Array image, double factor);
+Array adjust_sharpness(const Array& image, double factor);
 
 Array posterize(Array image, int bits);         ///< the upper `bits` of 8 stay
 Array solarize(Array image, double threshold);  ///< inverts what is as bright or brighter

@@ -38,7 +38,7 @@ class SpecReader {
   int64_t numbers() const;  ///< how many stand without a word
   double number(int64_t i);
   int64_t whole(int64_t i);  ///< number(i), which must be one
-  std::vector<double> option(std::string_view key, std::vector<double> defaults);
+  std::vector<double> option(std::string_view key, const std::vector<double>& defaults);
   double option(std::string_view key, double by_default);
   int64_t whole(std::string_view key, int64_t by_default);
   bool flag(std::string_view key);

@@ -66,7 +66,7 @@ void read_numbers(const Variables& variables, Claim& claim, const std::string& l
                   const std::string& local_size);
 
 /// TUTTI_JOB when it is set, which names a job better than its launcher can; else `otherwise`.
-std::string job_name(const Variables& variables, std::string otherwise);
+std::string job_name(const Variables& variables, const std::string& otherwise);
 
 /// When all workers are on this host and the job has a name they meet here, at a port made from it;
 /// else a note says `otherwise`.
