@@ -70,6 +70,7 @@ LaunchResult Job::run() {
     end_what_is_left_stopped();
   }
   end_tree();
+  wait_for_cause();
   std::vector<NodeEnding> endings;
   std::string silent;
   try {

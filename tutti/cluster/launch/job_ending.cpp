@@ -174,6 +174,19 @@ void Job::end_tree() noexcept {
   guard_.dismiss();
 }
 
+/// Workers of this node that failed had lost one of another, whose launcher is about to say why.
+void Job::wait_for_cause() {
+  constexpr Millis kOnItsWay{1'000};
+  const bool follows = std::ranges::any_of(deaths_, &Death::follows) &&
+                       std::ranges::all_of(deaths_, [](const Death& death) {
+                         return death.follows || !death.failed;
+                       });
+  if (!other_nodes_ || options_.tell_endings || !follows) return;
+  const auto is_told = [&] { return failure_elsewhere_ && failure_elsewhere_->told_by_launcher; };
+  const Deadline deadline(kOnItsWay);
+  while (!is_told() && !deadline.passed() && ending_.first_signal() == 0) go_on(deadline.left());
+}
+
 /// What this node has for the job is needed until the last worker of any node has ended.
 void Job::wait_for_other_nodes() {
   if (!other_nodes_) return;

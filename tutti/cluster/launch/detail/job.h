@@ -80,6 +80,7 @@ class Job {
   void end_tree() noexcept;
   bool watches_stopped() const;
   void end_what_is_left_stopped();
+  void wait_for_cause();
   void wait_for_other_nodes();
   std::vector<NodeEnding> swap_endings();
   void finish_output();
