@@ -1,8 +1,10 @@
 // Jobs over several hosts: a worker fails; every other one and every launcher names it.
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "tutti/cluster/join/join.h"
 
@@ -13,6 +15,16 @@ namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
+
+/// Of this process, to other hosts.
+void end_connections() {
+  for (int descriptor = 3; descriptor < 1'024; ++descriptor) {
+    int domain = 0;
+    socklen_t bytes = sizeof domain;
+    if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_INET)
+      shutdown(descriptor, SHUT_RDWR);
+  }
+}
 
 /// Rank arguments[1] fails in the way of arguments[0] in the middle of training; waits give up
 /// after arguments[2] ms.
@@ -28,6 +40,11 @@ RANK_PROGRAM(fail_over_hosts) {
         if (rank.arguments.at(0) == "stop") std::raise(SIGSTOP);
         if (rank.arguments.at(0) == "late") pause();
         if (rank.arguments.at(0) == "disagree") data.resize(9'999);
+        if (rank.arguments.at(0) == "throw late") {
+          end_connections();
+          std::this_thread::sleep_for(300ms);  // the others have ended
+          throw DataError("row 17 is damaged");
+        }
         if (rank.arguments.at(0) == "throw") throw DataError("row 17 is damaged");
       }
       world.all_reduce(span_of(std::span(data)), ReduceOp::mean, limit).wait(limit);
@@ -54,11 +71,11 @@ TEST_F(Hosts, KilledWorkerIsNamedOnEveryHost) {
 
 TEST_F(Hosts, ErrorOfAWorkerIsTheRootCauseOnEveryHost) {
   const TestHosts hosts(2);
-  const auto nodes = run_nodes(hosts, 1, "fail_over_hosts", {"throw", "1", "20000"});
-  for (const RankOutcome& node : nodes) {
-    EXPECT_EQ(node.exit_code, 1) << node.log;
-    EXPECT_THAT(node.log, HasSubstr("row 17 is damaged")) << node.log;
-  }
+  for (const char* way : {"throw", "throw late"})
+    for (const RankOutcome& node : run_nodes(hosts, 1, "fail_over_hosts", {way, "1", "20000"})) {
+      EXPECT_EQ(node.exit_code, 1) << node.log;
+      EXPECT_THAT(node.log, HasSubstr("row 17 is damaged")) << node.log;
+    }
 }
 
 TEST_F(Hosts, StoppedWorkerIsNamedWhenALimitPasses) {
