@@ -49,11 +49,11 @@ bool is_of_intel() {
 #endif
 }
 
-// MKL runs its AVX2 kernels on processors of other makers, whatever they can do.
 DenseKernel by_rule() {
-  const bool has_vectors = runnable_variants().back() != CpuVariant::baseline;
-  const bool blas_is_best = at::hasMKL() && is_of_intel();
-  return has_vectors && !blas_is_best && onednn_product() ? DenseKernel::onednn : DenseKernel::blas;
+  return detail::fastest_kernel({.onednn = onednn_product().has_value(),
+                                 .mkl = at::hasMKL(),
+                                 .intel = is_of_intel(),
+                                 .variant = runnable_variants().back()});
 }
 
 std::atomic<DenseKernel>& chosen() {
@@ -126,6 +126,13 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
 };
 
 }  // namespace
+
+// MKL runs its AVX2 kernels on processors of other makers, whatever they can do.
+DenseKernel detail::fastest_kernel(const DenseFacts& facts) {
+  if (!facts.onednn || facts.variant == CpuVariant::baseline) return DenseKernel::blas;
+  const bool mkl_is_best = facts.mkl && (facts.intel || facts.variant == CpuVariant::avx2);
+  return mkl_is_best ? DenseKernel::blas : DenseKernel::onednn;
+}
 
 const std::vector<std::string>& dense_kernel_names() {
   static const std::vector<std::string> names = {"blas", "onednn"};

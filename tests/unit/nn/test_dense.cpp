@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <string_view>
 
 #include "tutti/base/error.h"
 #include "tutti/nn/dense.h"
@@ -184,6 +185,27 @@ TEST(DenseKernels, OneDnnMultipliesOtherwiseThanTheBlas) {
   const auto by_onednn = nn::dense(x, weight);
   nn::use_dense_kernel(before);
   EXPECT_TRUE(torch::allclose(by_onednn, by_blas, 1e-5, 1e-4));
+}
+
+TEST(DenseKernels, AreThoseThatWereMeasuredToBeFastest) {
+  using nn::detail::DenseFacts;
+  using nn::detail::fastest_kernel;
+  const auto kernel = [](const char* blas, const char* maker, CpuVariant variant) {
+    return fastest_kernel({.onednn = true,
+                           .mkl = std::string_view(blas) == "MKL",
+                           .intel = std::string_view(maker) == "Intel",
+                           .variant = variant});
+  };
+  for (const auto variant : {CpuVariant::avx2, CpuVariant::avx512})
+    EXPECT_EQ(kernel("MKL", "Intel", variant), DenseKernel::blas);
+  EXPECT_EQ(kernel("MKL", "AMD", CpuVariant::avx2), DenseKernel::blas);
+  EXPECT_EQ(kernel("MKL", "AMD", CpuVariant::avx512), DenseKernel::onednn);
+  for (const auto* maker : {"Intel", "AMD"}) {
+    EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::avx2), DenseKernel::onednn);
+    EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::avx512), DenseKernel::onednn);
+    EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::baseline), DenseKernel::blas);
+  }
+  EXPECT_EQ(fastest_kernel({.variant = CpuVariant::avx512}), DenseKernel::blas);
 }
 
 TEST(DenseKernels, HaveNames) {

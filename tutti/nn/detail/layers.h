@@ -22,6 +22,15 @@ const LayerKernels& layer_kernels(CpuVariant variant) noexcept;
 /// That of best_variant().
 const LayerKernels& layer_kernels();
 
+/// What decides which kernel multiplies (dense_kernel.h).
+struct DenseFacts {
+  bool onednn = false;  ///< whether LibTorch carries its product
+  bool mkl = false;     ///< whether its BLAS is MKL
+  bool intel = false;   ///< who made the processor
+  CpuVariant variant = CpuVariant::baseline;  ///< the best that the processor runs
+};
+DenseKernel fastest_kernel(const DenseFacts& facts);
+
 /// Whether dense_forward() takes them: else dense() is torch::linear.
 bool dense_takes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
