@@ -249,10 +249,14 @@ DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
   } else if (needs.bias) {
     kernels.column_sums(dy, sums, rows, units);
   }
-  if (needs.x) of.x = product(dz, weight);
+  if (needs.x) of.x = dense_input_gradient(dz, weight);
   if (needs.weight) of.weight = dense_weight_gradient(dz, x);  // last: an update reads it next
   of.sum = std::move(dz);
   return of;
+}
+
+at::Tensor dense_input_gradient(const at::Tensor& of_sum, const at::Tensor& weight) {
+  return product(of_sum, weight);
 }
 
 at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x) {

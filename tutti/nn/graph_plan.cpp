@@ -182,6 +182,7 @@ struct PlannedBackward final : tutti::detail::TellingNode {
       if (of_outputs[i].defined())
         add_to(of_values[static_cast<size_t>(plan->outputs_[i])], of_outputs[i]);
     variable_list of_parameters(num_outputs());
+    const bool sends = listener != nullptr && listener->sends();
     size_t last = of_parameters.size();
     for (size_t i = plan->layers_.size(); i-- > 0;) {
       const GraphPlan::Layer& layer = plan->layers_[i];
@@ -190,11 +191,12 @@ struct PlannedBackward final : tutti::detail::TellingNode {
       last -= size_t{own.needs_weight} + size_t{own.needs_bias};
       if (!gradient.defined() || !(own.needs_input || own.needs_weight || own.needs_bias)) continue;
       if (listener != nullptr) listener->go_on();
-      auto of = GraphPlan::backward(layer, own, gradient);
+      auto of = GraphPlan::backward(layer, own, gradient, sends);
       if (own.needs_weight && !was_told(own.weight, of.weight))
         of_parameters[last] = std::move(of.weight);
       if (own.needs_bias && !was_told(own.bias, of.bias))
         of_parameters[last + size_t{own.needs_weight}] = std::move(of.bias);
+      if (of.sum.defined()) of.input = GraphPlan::input_gradient(own, gradient, of.sum);
       for (const int input : layer.inputs)
         if (own.needs_input) add_to(of_values[static_cast<size_t>(input)], of.input);
     }

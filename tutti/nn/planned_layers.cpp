@@ -92,6 +92,7 @@ struct GraphPlan::Backward {
   const Layer& layer;
   const Kept& kept;
   const at::Tensor& gradient;
+  bool weights_first;
 
   Gradients operator()(const op::Conv2d& conv) const {
     const std::array<int64_t, 1> bias{conv.out_channels};
@@ -104,10 +105,13 @@ struct GraphPlan::Backward {
     return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
   }
   Gradients operator()(const op::Linear&) const {
-    auto of = dense_backward(rows_of(gradient), kept.x, kept.weight, kept.y, layer.activation,
-                             {kept.needs_input, kept.needs_weight, kept.needs_bias});
+    const bool input_later = weights_first && kept.needs_input && kept.needs_weight;
+    auto of =
+        dense_backward(rows_of(gradient), kept.x, kept.weight, kept.y, layer.activation,
+                       {kept.needs_input && !input_later, kept.needs_weight, kept.needs_bias});
     if (of.x.defined()) of.x = shaped_as(gradient, of.x);
-    return {std::move(of.x), std::move(of.weight), std::move(of.bias)};
+    return {std::move(of.x), std::move(of.weight), std::move(of.bias),
+            input_later ? std::move(of.sum) : at::Tensor()};
   }
   Gradients operator()(const op::MaxPool2d& pool) const {
     if (kept.places.scalar_type() != at::kByte) {
@@ -153,9 +157,14 @@ at::Tensor GraphPlan::forward(const Layer& layer, GraphStep::Values& values, Kep
 }
 
 GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
-                                         const at::Tensor& gradient) {
+                                         const at::Tensor& gradient, bool weights_first) {
   if (layer.passes) return {.input = gradient};
-  return std::visit(Backward{layer, kept, gradient}, layer.op);
+  return std::visit(Backward{layer, kept, gradient, weights_first}, layer.op);
+}
+
+at::Tensor GraphPlan::input_gradient(const Kept& kept, const at::Tensor& gradient,
+                                     const at::Tensor& of_sum) {
+  return shaped_as(gradient, dense_input_gradient(of_sum, kept.weight));
 }
 
 }  // namespace tutti::nn::detail

@@ -33,8 +33,8 @@ class ReadyHook : public torch::autograd::FunctionPostHook {
 class ReadyListener final : public GradientListener {
  public:
   ReadyListener(const std::vector<at::Tensor>& parameters,
-                std::weak_ptr<std::function<void(int)>> ready)
-      : ready_(std::move(ready)) {
+                std::weak_ptr<std::function<void(int)>> ready, bool sends)
+      : ready_(std::move(ready)), sends_(sends) {
     for (int i = 0; i < static_cast<int>(parameters.size()); ++i)
       places_.emplace(parameters[i].unsafeGetTensorImpl(), i);
   }
@@ -51,11 +51,13 @@ class ReadyListener final : public GradientListener {
     return true;
   }
 
+  bool sends() const override { return sends_; }
   void go_on() override {}
 
  private:
   std::unordered_map<const at::TensorImpl*, int> places_;
   std::weak_ptr<std::function<void(int)>> ready_;
+  bool sends_;
 };
 
 }  // namespace
@@ -160,9 +162,10 @@ void require_cleared(const Slots& layout, const std::vector<at::Tensor>& paramet
           layout.slots[i].name));
 }
 
-ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready)
+ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready,
+                       bool sends)
     : ready_(std::make_shared<std::function<void(int)>>(std::move(ready))),
-      listener_(std::make_shared<ReadyListener>(parameters, ready_)) {
+      listener_(std::make_shared<ReadyListener>(parameters, ready_, sends)) {
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
     if (!parameters[i].requires_grad()) continue;
     auto node = torch::autograd::impl::grad_accumulator(parameters[i]);

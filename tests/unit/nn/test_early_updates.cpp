@@ -1,4 +1,5 @@
 // Updates that begin while backward goes on give what updates after it give.
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -6,7 +7,10 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/nn/graph_module.h"
@@ -122,6 +126,64 @@ TEST(EarlyUpdates, AreToldOfEachGradientAfterTheLastReadOfItsParameter) {
             "| out.weight out.bias | | hidden.weight hidden.bias | | | | conv.weight conv.bias ");
   for (const auto& parameter : module->named_parameters())
     EXPECT_FALSE(parameter->grad().defined()) << parameter.key();
+}
+
+/// Counts products in its thread.
+class Products {
+ public:
+  Products() { seen() = 0; }
+  ~Products() { at::removeCallback(handle_); }
+  Products(const Products&) = delete;
+  static int& seen() {
+    thread_local int count = 0;
+    return count;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) == "aten::mm") ++seen();
+    return nullptr;
+  }
+  at::CallbackHandle handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&on_operator).scopes({at::RecordScope::FUNCTION}));
+};
+
+/// Notes how many products had been made, and the gradient, when it hears of a weight.
+struct Counter final : detail::GradientListener {
+  bool sent = false;
+  std::map<const at::TensorImpl*, std::pair<int, at::Tensor>> heard;
+  bool take(const at::Tensor& parameter, const at::Tensor& gradient) override {
+    heard[parameter.unsafeGetTensorImpl()] = {Products::seen(), gradient.clone()};
+    return true;
+  }
+  bool sends() const override { return sent; }
+  void go_on() override {}
+};
+
+// A dense layer has two products; the one for its weight is first where others wait for it, and
+// else last, since an update reads it next.
+TEST(EarlyUpdates, GradientsThatAreSentComeBeforeThoseOfInputs) {
+  const auto module = nn::make_module(graph_of_test());
+  Counter at_end, sent;
+  sent.sent = true;
+  for (Counter* listener : {&at_end, &sent}) {
+    const auto loss =
+        module->forward(torch::sin(torch::arange(2 * 64).view({2, 1, 8, 8}))).pow(2).sum();
+    detail::only_source_of(loss)->listener = listener;
+    const Products counting;
+    loss.backward();
+  }
+  const auto parameters = module->named_parameters();
+  const auto when = [&](const Counter& listener, const char* name) {
+    return listener.heard.at(parameters[name].unsafeGetTensorImpl()).first;
+  };
+  EXPECT_EQ(when(at_end, "out.weight"), 2);
+  EXPECT_EQ(when(sent, "out.weight"), 1);
+  EXPECT_EQ(when(at_end, "hidden.weight"), 4);
+  EXPECT_EQ(when(sent, "hidden.weight"), 3);
+  ASSERT_EQ(sent.heard.size(), parameters.size());
+  for (const auto& [parameter, of] : sent.heard)
+    EXPECT_TRUE(torch::equal(of.second, at_end.heard.at(parameter).second));
 }
 
 TEST(EarlyUpdates, AreMadeAsSoonAsAllReplicasHaveTheGradient) {

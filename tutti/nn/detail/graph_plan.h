@@ -56,12 +56,18 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
   struct Gradients {
     at::Tensor input;  ///< of each input: none has several, and an addition gives all the same
     at::Tensor weight, bias;
+    at::Tensor sum;  ///< of a dense layer whose input's gradient is still to be made: of its sum
   };
 
   struct Forward;
   struct Backward;
   static at::Tensor forward(const Layer& layer, GraphStep::Values& values, Kept& kept);
-  static Gradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient);
+  /// `weights_first`: a dense layer leaves its input's gradient to input_gradient(), with the same
+  /// bits.
+  static Gradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient,
+                            bool weights_first);
+  static at::Tensor input_gradient(const Kept& kept, const at::Tensor& gradient,
+                                   const at::Tensor& of_sum);
 
   std::vector<Layer> layers_;  // by node of the graph
   std::vector<int> inputs_, outputs_;

@@ -52,7 +52,9 @@ DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
                               const at::Tensor& weight, const at::Tensor& y, Activation activation,
                               DenseNeeds needs);
 
-/// That of the weight alone; `of_sum` is DenseGradients::sum. The bits of dense_backward().
+/// That of the input, or of the weight, alone; `of_sum` is DenseGradients::sum. The bits of
+/// dense_backward().
+at::Tensor dense_input_gradient(const at::Tensor& of_sum, const at::Tensor& weight);
 at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x);
 
 /// Whether a node of autograd is dense()'s; that edge of it leads to the weight.

@@ -14,9 +14,13 @@ class GradientListener {
  public:
   virtual ~GradientListener() = default;
 
-  /// `gradient` is whole, and nothing on this replica reads `parameter` any more in this pass.
-  /// True: it was taken, and autograd is to get none. False: it goes the usual way.
+  /// `gradient` is whole, and unless it sends() nothing on this replica reads `parameter` any more
+  /// in this pass. True: it was taken, and autograd is to get none. False: it goes the usual way.
   virtual bool take(const at::Tensor& parameter, const at::Tensor& gradient) = 0;
+
+  /// Whether gradients go to others, and no parameter is written before the pass is over: then the
+  /// sooner one comes the better.
+  virtual bool sends() const { return false; }
 
   /// There is more of the pass to come: an update may be made now. Not at its end, where others may
   /// wait for this replica before they make theirs.

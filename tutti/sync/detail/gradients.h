@@ -76,7 +76,9 @@ bool has_hooks(const at::Tensor& parameter);
 class ReadyHooks {
  public:
   ReadyHooks() = default;
-  ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready);
+  /// `sends`: GradientListener::sends().
+  ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready,
+             bool sends = false);
 
   /// Takes gradients in the middle of a backward pass: they become the parameter's, and are ready.
   /// Null for hooks on nothing.

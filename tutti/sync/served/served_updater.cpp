@@ -198,10 +198,13 @@ void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
     }
     lane.gradients.resize(layout_.slots.size());
     lane.ready.assign(layout_.slots.size(), 0);
-    lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
-      Lane& mine = lanes_[local];
-      if (mine.armed) hand_in(local, parameter, mine.parameters[parameter].grad());
-    });
+    lane.hooks = detail::ReadyHooks(
+        lane.parameters,
+        [this, local](int parameter) {
+          Lane& mine = lanes_[local];
+          if (mine.armed) hand_in(local, parameter, mine.parameters[parameter].grad());
+        },
+        true);
   }
 }
 

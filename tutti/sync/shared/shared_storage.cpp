@@ -128,11 +128,14 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     take_slice(local);
     if (header_->begun.load() == 0) start_states(lane);
     if (gradients_[lane.rank].base != nullptr)
-      lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
-        Lane& mine = lanes_[local];
-        if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
-        if (mine.armed && mine.tells) tell(local, parameter);
-      });
+      lane.hooks = ReadyHooks(
+          lane.parameters,
+          [this, local](int parameter) {
+            Lane& mine = lanes_[local];
+            if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
+            if (mine.armed && mine.tells) tell(local, parameter);
+          },
+          several_hosts());
   }
   if (measuring_) place_squares();
 }
