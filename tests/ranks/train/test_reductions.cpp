@@ -83,7 +83,8 @@ TEST(ReductionsOverTwoHosts, HaveTheBitsOfThePartsInTurn) {
 // ---- the fused step, whose sums go while backward makes the rest ----
 
 /// Of several pieces a replica. In backward it stops before each layer for as long as chance has
-/// it; in one forward pass, where told, its loss is bad.
+/// it; one parameter is used by some replicas alone; in one forward pass, where told, its loss is
+/// bad.
 struct LateNetImpl : torch::nn::Module {
   LateNetImpl(unsigned seed, int bad_pass) : random(seed), good(bad_pass - 1) {
     const std::vector<int64_t> wide{4, 700, 400, 900, 300, 3};
@@ -91,10 +92,12 @@ struct LateNetImpl : torch::nn::Module {
       layers.push_back(
           register_module("layer" + std::to_string(i), torch::nn::Linear(wide[i], wide[i + 1])));
     unused = register_parameter("unused", torch::ones({3'000}));
+    sometimes = register_parameter("sometimes", torch::full({2'000}, 1.01));
     dropout = register_module("dropout", torch::nn::Dropout(0.1));
   }
 
   at::Tensor forward(at::Tensor x) {
+    const auto first_sample = x[0][0].item<int64_t>();
     x = x.narrow(1, 1, 4);
     for (auto& layer : layers) {
       x = torch::tanh(layer(x));
@@ -103,11 +106,12 @@ struct LateNetImpl : torch::nn::Module {
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 2'000));
         });
     }
+    if (first_sample % 3 == 0) x = x * sometimes.mean();
     return dropout(good-- == 0 ? x / 0 : x);
   }
 
   std::vector<torch::nn::Linear> layers;
-  at::Tensor unused;
+  at::Tensor unused, sometimes;
   torch::nn::Dropout dropout{nullptr};
   std::minstd_rand random;
   int good;
