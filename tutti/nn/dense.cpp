@@ -22,6 +22,8 @@
 namespace tutti::nn {
 namespace {
 
+using detail::CpuMaker;
+
 using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                            c10::string_view, c10::List<std::optional<at::Scalar>>,
                            std::optional<c10::string_view>);
@@ -41,18 +43,18 @@ const std::optional<c10::TypedOperatorHandle<Product>>& onednn_product() {
 // Below this, what oneDNN's call costs (8 us) is more than it gains.
 constexpr int64_t kSmallProduct = 1 << 19;
 
-bool is_of_intel() {
+CpuMaker cpu_maker() {
 #if defined(__x86_64__)
-  return __builtin_cpu_is("intel") != 0;
-#else
-  return false;
+  if (__builtin_cpu_is("intel")) return CpuMaker::intel;
+  if (__builtin_cpu_is("amd")) return CpuMaker::amd;
 #endif
+  return CpuMaker::other;
 }
 
 DenseKernel by_rule() {
   return detail::fastest_kernel({.onednn = onednn_product().has_value(),
                                  .mkl = at::hasMKL(),
-                                 .intel = is_of_intel(),
+                                 .maker = cpu_maker(),
                                  .variant = runnable_variants().back()});
 }
 
@@ -127,10 +129,12 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
 
 }  // namespace
 
-// MKL runs its AVX2 kernels on processors of other makers, whatever they can do.
+// MKL runs its AVX2 kernels on AMD's processors, whatever they can do.
 DenseKernel detail::fastest_kernel(const DenseFacts& facts) {
   if (!facts.onednn || facts.variant == CpuVariant::baseline) return DenseKernel::blas;
-  const bool mkl_is_best = facts.mkl && (facts.intel || facts.variant == CpuVariant::avx2);
+  const bool mkl_is_best =
+      facts.mkl && (facts.maker == CpuMaker::intel ||
+                    (facts.maker == CpuMaker::amd && facts.variant == CpuVariant::avx2));
   return mkl_is_best ? DenseKernel::blas : DenseKernel::onednn;
 }
 

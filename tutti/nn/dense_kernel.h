@@ -1,7 +1,7 @@
 /// Which kernel multiplies the matrices of dense layers.
 ///
-/// LibTorch multiplies through its BLAS. Where that is MKL and the processor has AVX-512 and
-/// is not Intel's, the oneDNN inside the same LibTorch is up to twice as fast. Which one is used is a rule of processor
+/// LibTorch multiplies through its BLAS. Where that is MKL, and an AMD processor has AVX-512, the
+/// oneDNN inside the same LibTorch is up to twice as fast. Which one is used is a rule of processor
 /// and BLAS, so that it is the same in every run, and a constant of a training: products of the two
 /// round differently. docs/design/dense.md has the rule and what was measured.
 /// Without LibTorch's headers. Thread rule: functions may be called from any thread,

@@ -66,7 +66,9 @@ const Old kTrainings[] = {
      {"compression/0/residual/", "compression/1/residual/"}}};
 
 CommandResult train(const Words& training, const Words& more) {
-  return tutti(Words{"train"} + training + Words{"--threads", "1", "--seed", "7"} + more);
+  // The kernel is that of the checkpoints, whatever this processor would take.
+  return tutti(Words{"train"} + training +
+               Words{"--threads", "1", "--seed", "7", "--dense-kernel", "onednn"} + more);
 }
 
 std::string bytes_of(const Array& array) {

@@ -187,20 +187,20 @@ TEST(DenseKernels, OneDnnMultipliesOtherwiseThanTheBlas) {
   EXPECT_TRUE(torch::allclose(by_onednn, by_blas, 1e-5, 1e-4));
 }
 
-TEST(DenseKernels, AreThoseThatWereMeasuredToBeFastest) {
-  using nn::detail::DenseFacts;
+TEST(DenseKernels, AreThoseOfTheRule) {
+  using nn::detail::CpuMaker;
   using nn::detail::fastest_kernel;
-  const auto kernel = [](const char* blas, const char* maker, CpuVariant variant) {
-    return fastest_kernel({.onednn = true,
-                           .mkl = std::string_view(blas) == "MKL",
-                           .intel = std::string_view(maker) == "Intel",
-                           .variant = variant});
+  const auto kernel = [](std::string_view blas, CpuMaker maker, CpuVariant variant) {
+    return fastest_kernel(
+        {.onednn = true, .mkl = blas == "MKL", .maker = maker, .variant = variant});
   };
-  for (const auto variant : {CpuVariant::avx2, CpuVariant::avx512})
-    EXPECT_EQ(kernel("MKL", "Intel", variant), DenseKernel::blas);
-  EXPECT_EQ(kernel("MKL", "AMD", CpuVariant::avx2), DenseKernel::blas);
-  EXPECT_EQ(kernel("MKL", "AMD", CpuVariant::avx512), DenseKernel::onednn);
-  for (const auto* maker : {"Intel", "AMD"}) {
+  for (const auto variant : {CpuVariant::avx2, CpuVariant::avx512}) {
+    EXPECT_EQ(kernel("MKL", CpuMaker::intel, variant), DenseKernel::blas);
+    EXPECT_EQ(kernel("MKL", CpuMaker::other, variant), DenseKernel::onednn);
+  }
+  EXPECT_EQ(kernel("MKL", CpuMaker::amd, CpuVariant::avx2), DenseKernel::blas);
+  EXPECT_EQ(kernel("MKL", CpuMaker::amd, CpuVariant::avx512), DenseKernel::onednn);
+  for (const auto maker : {CpuMaker::intel, CpuMaker::amd, CpuMaker::other}) {
     EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::avx2), DenseKernel::onednn);
     EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::avx512), DenseKernel::onednn);
     EXPECT_EQ(kernel("OpenBLAS", maker, CpuVariant::baseline), DenseKernel::blas);

@@ -186,6 +186,19 @@ TEST(EarlyUpdates, GradientsThatAreSentComeBeforeThoseOfInputs) {
     EXPECT_TRUE(torch::equal(of.second, at_end.heard.at(parameter).second));
 }
 
+TEST(EarlyUpdates, GradientsAreSentByAnAllReduceAlone) {
+  for (const char* reduction : {"fused", "all_reduce"}) {
+    Strategy strategy({.kind = "mirrored", .replicas = 2, .reduction = reduction});
+    const Replicated<nn::GraphModule> net(strategy,
+                                          [] { return nn::make_module(graph_of_test()); });
+    Optimizer optimizer(net, optim::adam());
+    strategy.run([&](ReplicaContext& replica) {
+      const auto* const listener = optimizer.updater().begin(replica.local_rank(), Overlap::on);
+      EXPECT_EQ(listener->sends(), std::string_view(reduction) == "all_reduce");
+    });
+  }
+}
+
 TEST(EarlyUpdates, AreMadeAsSoonAsAllReplicasHaveTheGradient) {
   Loop loop("mirrored", 2, true, optim::adam());
   Updater& updater = loop.optimizer.updater();

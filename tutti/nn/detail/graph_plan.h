@@ -3,8 +3,8 @@
 /// Autograd notes down each operator of a forward pass, and walks over the notes: on small networks
 /// that costs as much as the arithmetic. A graph is known before, so its backward pass is planned
 /// once: which layer's gradient comes when, which is not needed, which neighbours are one kernel.
-/// Each layer calls what autograd would call, in the same order, so that the bits are the same; a
-/// graph with a layer that the plan does not know is left to autograd. docs/design/planned_step.md.
+/// Each layer calls what autograd would call, so that the bits are the same; a graph with a layer
+/// that the plan does not know is left to autograd. docs/design/planned_step.md.
 /// Not for users. Thread rule: that of the module, run() and the backward pass.
 #pragma once
 

@@ -23,10 +23,11 @@ const LayerKernels& layer_kernels(CpuVariant variant) noexcept;
 const LayerKernels& layer_kernels();
 
 /// What decides which kernel multiplies (dense_kernel.h).
+enum class CpuMaker : uint8_t { intel, amd, other };
 struct DenseFacts {
   bool onednn = false;  ///< whether LibTorch carries its product
   bool mkl = false;     ///< whether its BLAS is MKL
-  bool intel = false;   ///< who made the processor
+  CpuMaker maker = CpuMaker::other;
   CpuVariant variant = CpuVariant::baseline;  ///< the best that the processor runs
 };
 DenseKernel fastest_kernel(const DenseFacts& facts);

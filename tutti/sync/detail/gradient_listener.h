@@ -18,8 +18,8 @@ class GradientListener {
   /// in this pass. True: it was taken, and autograd is to get none. False: it goes the usual way.
   virtual bool take(const at::Tensor& parameter, const at::Tensor& gradient) = 0;
 
-  /// Whether gradients go to others, and no parameter is written before the pass is over: then the
-  /// sooner one comes the better.
+  /// Whether gradients go to others, and no parameter that the pass has read is written before it
+  /// is over: then the sooner one comes the better.
   virtual bool sends() const { return false; }
 
   /// There is more of the pass to come: an update may be made now. Not at its end, where others may

@@ -39,8 +39,7 @@ GradientReducer::GradientReducer(Group group, const Slots& layout,
       ready_(layout_, [this](int bucket) { send(bucket); }) {
   if (options.compression.on()) compare_compression(group_, options.compression, limit_);
   view_buckets();
-  hooks_ = ReadyHooks(
-      parameters_, [this](int parameter) { gradient_ready(parameter); }, true);
+  hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); }, true);
 }
 
 void GradientReducer::adopt(std::span<const int> order) {
