@@ -5,6 +5,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -18,6 +20,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/hosts.h"
 #include "tests/support/run_workers.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/uneven.h"
 
 namespace tutti {
@@ -191,11 +194,13 @@ void fail(const test::Rank& rank) {
   if (way == "stop") std::raise(SIGSTOP);
   if (way == "throw") throw DataError("row 17 is damaged");
   rank.mark("cut me off");
-  std::this_thread::sleep_for(Millis{300});  // until that has been done
+  const Deadline deadline(Millis{10'000});
+  while (!std::filesystem::exists(rank.arguments.at(3)) && !deadline.passed())
+    std::this_thread::yield();
 }
 
 /// Rank 1 fails in the way of arguments[0] before layer arguments[1] of a backward pass; waits give
-/// up after arguments[2] ms.
+/// up after arguments[2] ms. One that is cut off goes on once file arguments[3] is there.
 RANK_PROGRAM(fail_in_backward) {
   const size_t layer = std::stoul(rank.arguments.at(1));
   try {
@@ -240,11 +245,16 @@ TEST_P(FaultsInHiddenSums, AreNamedByEverybodyBeforeEachLayer) {
     SCOPED_TRACE("before layer " + std::to_string(layer));
     const test::TestHosts hosts(2);
     test::NodesOptions options{.silence = Millis{3'000}, .limit = Millis{30'000}};
+    const test::TempFolder folder;
+    const std::string done = folder / "cut";
     if (way == "cut")
-      options.kill = {.rank = 1, .after = "cut me off", .signal = 0, .then = [&] { hosts.cut(1); }};
+      options.kill = {.rank = 1, .after = "cut me off", .signal = 0, .then = [&] {
+                        hosts.cut(1);
+                        std::ofstream(done) << "done";
+                      }};
     const char* limit = way == "stop" || way == "cut" ? "1500" : "20000";
-    const auto nodes =
-        test::run_nodes(hosts, 1, "fail_in_backward", {way, std::to_string(layer), limit}, options);
+    const auto nodes = test::run_nodes(hosts, 1, "fail_in_backward",
+                                       {way, std::to_string(layer), limit, done}, options);
     for (const RankOutcome& node : nodes) {
       EXPECT_FALSE(node.timed_out) << node.log;
       EXPECT_NE(node.exit_code, 0) << node.log;
