@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Steps over emulated hosts that compute: ours beside DistributedDataParallel over Gloo, in turn.
+"""Steps over emulated hosts that compute: ours beside DistributedDataParallel, in turn.
 
     sudo .venv/bin/python bench/host_steps.py --out bench/results/host_steps_MACHINE_YYYYMM.md
     sudo .venv/bin/python bench/host_steps.py --cases gpt@1000,wide@4000 --rounds 1 --without-peer
@@ -13,7 +13,7 @@ runs this (tools/setup --bench). What stands in the table, as medians over the r
   fused, all_reduce    strategy multi_worker
   s=0, s=1, s=inf      parameter servers, one a host, without backups; a step of worker 0
   t1 of the peer       as t1, in PyTorch
-  DDP     with the best of the buckets asked for, in MB
+  DDP     over each backend, with the best of the buckets asked for, in MB; over tutti: make python
 
 gpt: 4 blocks of 256 features, 12 windows of 64 characters a host; cnn 64, wide 128, mlp 64 doodles a host.
 """
@@ -44,6 +44,7 @@ def arguments_of_user():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--buckets", default="25,2,1", help="of DDP, in MB (default: 25,2,1)")
+    parser.add_argument("--backends", default="gloo", help="of DDP: gloo, tutti or both (default: gloo)")
     parser.add_argument("--without-peer", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, help="the page (default: stdout)")
     arguments = parser.parse_args()
@@ -54,6 +55,9 @@ def arguments_of_user():
     for bucket in arguments.buckets.split(","):
         if not bucket.isdigit() or int(bucket) < 1:
             parser.error(f"--buckets {bucket!r}: expected whole MB, as 25,2,1")
+    for backend in arguments.backends.split(","):
+        if backend not in ("gloo", "tutti"):
+            parser.error(f"--backends {backend!r}: expected gloo, tutti or gloo,tutti")
     for case in arguments.cases.split(","):
         model, _, mbit = case.partition("@")
         if model not in BATCHES or not mbit.isdigit() or int(mbit) < 1:
@@ -108,28 +112,29 @@ class Bench:
         figures = self.run([self.rank_of_peer(model, host) for host in range(self.hosts)])
         return max(each["step_ms_p50"] for each in figures)
 
-    def peer(self, model, mbit, bucket):
-        more = ["--ranks", self.hosts, "--meet", f"{address(0)}:29700", "--bucket-mb", bucket]
+    def peer(self, model, mbit, backend, bucket):
+        more = ["--ranks", self.hosts, "--meet", f"{address(0)}:29700", "--backend", backend, "--bucket-mb", bucket]
         with Hosts(self.hosts, mbit) as network:
             figures = self.run([self.rank_of_peer(model, host, *more, "--rank", host)
                                 for host in range(self.hosts)], network)
         return figures[0]["step_ms_p50"]
 
-    def contenders(self, model, mbit, buckets):
+    def contenders(self, model, mbit, peers):
         served = ["parameter_server", "--staleness"]
         runs = {name: lambda more=more: self.ours(model, mbit, ["multi_worker", *more])
                 for name, more in OURS.items()}
         runs |= {f"s={s}": lambda s=s: self.ours(model, mbit, [*served, s], servers=True) for s in STALENESS}
-        if buckets:
+        if peers:
             runs["t1 of the peer"] = lambda: self.peer_alone(model)
-        return runs | {f"DDP {bucket}": lambda bucket=bucket: self.peer(model, mbit, bucket) for bucket in buckets}
+        return runs | {f"DDP {backend} {bucket}": lambda backend=backend, bucket=bucket:
+                       self.peer(model, mbit, backend, bucket) for backend, bucket in peers}
 
 
-def measured(bench, model, mbit, buckets, rounds):
+def measured(bench, model, mbit, peers, rounds):
     times = {}
     for number in range(rounds):
         times.setdefault("t1", []).append(bench.alone(model))
-        for name, run in bench.contenders(model, mbit, buckets).items():
+        for name, run in bench.contenders(model, mbit, peers).items():
             times.setdefault(name, []).append(run())
         print(f"{model}@{mbit} round {number + 1}:",
               ", ".join(f"{name} {values[-1]:.1f}" for name, values in times.items()), file=sys.stderr, flush=True)
@@ -138,22 +143,25 @@ def measured(bench, model, mbit, buckets, rounds):
     return medians
 
 
-def line_of(model, mbit, ms, buckets):
+def line_of(model, mbit, ms, peers):
     most = max(ms["t1"], ms["t2"])
     cells = [model, f"{mbit} Mbit/s", f"{ms['t1']:.1f}", f"{ms['t2']:.1f}"]
     cells += [f"{ms[name]:.1f} ({ms[name] / most:.2f})" for name in (*OURS, *(f"s={s}" for s in STALENESS))]
-    if buckets:
-        best = min(buckets, key=lambda bucket: ms[f"DDP {bucket}"])
-        theirs = ms[f"DDP {best}"]
-        cells += [f"{ms['t1 of the peer']:.1f}", f"{theirs:.1f}, {best} MB", f"{theirs / ms['fused']:.2f}"]
+    if peers:
+        cells.append(f"{ms['t1 of the peer']:.1f}")
+    for backend in dict.fromkeys(backend for backend, _ in peers):
+        theirs, best = min((ms[f"DDP {backend} {bucket}"], bucket) for of, bucket in peers if of == backend)
+        cells += [f"{theirs:.1f}, {best} MB", f"{theirs / ms['fused']:.2f}"]
     return "| " + " | ".join(cells) + " |"
 
 
 def main():
     arguments = arguments_of_user()
-    buckets = [] if arguments.without_peer else arguments.buckets.split(",")
+    backends = [] if arguments.without_peer else arguments.backends.split(",")
+    peers = [(backend, bucket) for backend in backends for bucket in arguments.buckets.split(",")]
     head = ["model", "link", "t1", "t2", *OURS, *(f"s={s}" for s in STALENESS)]
-    head += ["t1 of the peer", "DDP", "DDP / fused"] if buckets else []
+    head += ["t1 of the peer"] if peers else []
+    head += [word for backend in backends for word in (f"DDP, {backend}", f"{backend} / fused")]
     lines = [f"# Steps over {arguments.hosts} hosts of one core", "",
              f"    .venv/bin/python bench/host_steps.py {' '.join(sys.argv[1:])}", "",
              "Milliseconds; in brackets over max(t1, t2). `bench/host_steps.py --help` says what is what.", "",
@@ -162,8 +170,8 @@ def main():
         bench = Bench(arguments, folder)
         for case in arguments.cases.split(","):
             model, _, mbit = case.partition("@")
-            ms = measured(bench, model, int(mbit), buckets, arguments.rounds)
-            lines.append(line_of(model, int(mbit), ms, buckets))
+            ms = measured(bench, model, int(mbit), peers, arguments.rounds)
+            lines.append(line_of(model, int(mbit), ms, peers))
     text = "\n".join(lines) + "\n"
     if arguments.out:
         arguments.out.write_text(text)

@@ -1,4 +1,4 @@
-"""One rank of DistributedDataParallel over Gloo, for bench/host_steps.py: the median of its steps.
+"""One rank of DistributedDataParallel, for bench/host_steps.py: the median of its steps.
 
 Without --ranks it trains by itself. Batches are tensors in memory before the clock starts; fused Adam, gradients as views of buckets.
 """
@@ -29,6 +29,7 @@ def arguments_of_user():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--meet", default="", help="HOST:PORT of rank 0")
+    parser.add_argument("--backend", default="gloo")
     parser.add_argument("--bucket-mb", type=float, default=25)
     return parser.parse_args()
 
@@ -60,7 +61,10 @@ def main():
         batches = doodles.batches(arguments.data, *share, PRELOADED)
         model = models.make_model(arguments.model)
     if arguments.ranks > 1:
-        torch.distributed.init_process_group("gloo", init_method=f"tcp://{arguments.meet}", rank=arguments.rank,
+        if arguments.backend == "tutti":
+            import tutti.torch  # noqa: F401: registers it
+
+        torch.distributed.init_process_group(arguments.backend, init_method=f"tcp://{arguments.meet}", rank=arguments.rank,
                                              world_size=arguments.ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True,
                                                     bucket_cap_mb=arguments.bucket_mb)

@@ -129,5 +129,26 @@ TEST_F(TrainOverHosts, TheTableOfAlgorithmsChangesNoBit) {
   }
 }
 
+// What a step hides is told where there is something to hide.
+TEST_F(TrainOverHosts, BenchStepTellsWhatAStepIsMadeOf) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const Words words = Words{TUTTI_PROGRAM, "bench",      "step",         "--model", "mlp", "--data",
+                            kDoodles,      "--strategy", "multi_worker", "--json",  file} +
+                      words_of("--batch-size 128 --steps 6 --warmup 2 --threads 1");
+  for (const CommandResult& result : test::run_over(TestHosts(2), 2, {words, words}))
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const json figures = json_in(file);
+  const auto of = [&](const char* name) { return figures.at(name).get<double>(); };
+  EXPECT_EQ(of("hosts"), 2);
+  EXPECT_EQ(of("replicas"), 4);
+  EXPECT_GT(of("t1_ms"), 0);
+  EXPECT_GT(of("t2_ms"), 0);
+  EXPECT_EQ(of("max_ms"), std::max(of("t1_ms"), of("t2_ms")));
+  EXPECT_EQ(of("exposed_ms"), std::max(0.0, of("step_ms_p50") - of("t1_ms")));
+  EXPECT_THAT(tutti(words_of("run -n 2") + words).out, Not(HasSubstr("t1")));
+  EXPECT_FALSE(json_in(file).contains("t1_ms"));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -178,6 +179,9 @@ class StepMeasurement {
     figures.sync_ms = mean(times_.sync);
     figures.data_ms = mean(times_.data);
     figures.wire_bytes_per_step = optimizer_.wire_bytes_per_step();
+    for (const at::Tensor& parameter : optimizer_.updater().parameters(0))
+      if (parameter.requires_grad())
+        figures.gradient_bytes += static_cast<int64_t>(parameter.nbytes());
     figures.loss =
         strategy_.reduce(ReduceOp::sum, PerReplica<double>(losses_, strategy_.world().first_rank));
     return figures;
@@ -243,21 +247,84 @@ StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& o
   return figures;
 }
 
+// A step over hosts, and what of it is hidden can be said: sums are those of the gradients as they
+// are, and every replica's part is the same.
+bool has_over_hosts(const StepFlags& flags, const World& world) {
+  return world.shape.replicas_per_host().size() > 1 && world.processes() > 1 &&
+         flags.job.compression == "none" && world.shares.empty();
+}
+
+// The gradients' sum over all replicas, while nobody computes.
+double sums_ms(const World& world, int64_t bytes) {
+  constexpr int kWarmUp = 2, kTimes = 10;
+  std::vector<double> times;
+  detail::for_each_local(world, [&](int local) {
+    Group group = world.groups[static_cast<size_t>(local)];
+    const Array sums = Array::zeros(DType::float32, {bytes / static_cast<int64_t>(sizeof(float))});
+    for (int i = 0; i < kWarmUp + kTimes; ++i) {
+      group.barrier(world.time_limit);
+      const auto begin = Clock::now();
+      group.all_reduce_now({sums.data(), sums.num_elements(), DType::float32}, ReduceOp::sum,
+                           world.time_limit);
+      if (local == 0 && i >= kWarmUp) times.push_back(ms_between(begin, Clock::now()));
+    }
+  });
+  return median(times);
+}
+
+// The same steps of this worker's replicas by themselves: on all hosts at once, since they may
+// share memory and cores.
+double t1_ms(const StepFlags& flags, StrategyOptions options, const World& world,
+             const nn::Graph& graph, const data::Dataset& train) {
+  StepFlags mine = flags;
+  mine.job.global_batch = flags.job.global_batch / world.size * world.local;
+  options.kind = world.local == 1 ? "one_device" : "mirrored";
+  options.alone = true;
+  options.typed.clear();  // of a strategy of several workers
+  options.reduction_shape.clear();
+  options.replicas = world.local;
+  const Strategy strategy(options);
+  detail::for_each_local(world, [&](int local) {
+    Group group = world.groups[static_cast<size_t>(local)];
+    group.barrier(world.time_limit);
+  });
+  return measure_steps(mine, strategy, graph, train).step_ms_p50;
+}
+
+// Collective over workers.
+OverHosts over_hosts(const StepFlags& flags, const StrategyOptions& options, const World& world,
+                     const StepFigures& figures, const nn::Graph& graph,
+                     const data::Dataset& train) {
+  OverHosts found{.hosts = static_cast<int>(world.shape.replicas_per_host().size())};
+  found.t1_ms = t1_ms(flags, options, world, graph, train);
+  found.t2_ms = sums_ms(world, figures.gradient_bytes);
+  found.max_ms = std::max(found.t1_ms, found.t2_ms);
+  found.exposed_ms = std::max(0.0, figures.step_ms_p50 - found.t1_ms);
+  return found;
+}
+
 OrderedJson json_of(const StepFlags& flags, int replicas, const StepFigures& figures) {
-  return {{"bench", "step"},
-          {"model", flags.job.model},
-          {"strategy", flags.job.strategy},
-          {"replicas", replicas},
-          {"global_batch", flags.job.global_batch},
-          {"images_per_second", figures.images_per_second},
-          {"step_ms_p50", figures.step_ms_p50},
-          {"step_ms_p99", figures.step_ms_p99},
-          {"compute_ms", figures.compute_ms},
-          {"sync_ms", figures.sync_ms},
-          {"data_ms", figures.data_ms},
-          {"loss", figures.loss},
-          {"compression", flags.job.compression},
-          {"wire_bytes_per_step", figures.wire_bytes_per_step}};
+  OrderedJson json = {{"bench", "step"},
+                      {"model", flags.job.model},
+                      {"strategy", flags.job.strategy},
+                      {"replicas", replicas},
+                      {"global_batch", flags.job.global_batch},
+                      {"images_per_second", figures.images_per_second},
+                      {"step_ms_p50", figures.step_ms_p50},
+                      {"step_ms_p99", figures.step_ms_p99},
+                      {"compute_ms", figures.compute_ms},
+                      {"sync_ms", figures.sync_ms},
+                      {"data_ms", figures.data_ms},
+                      {"loss", figures.loss},
+                      {"compression", flags.job.compression},
+                      {"wire_bytes_per_step", figures.wire_bytes_per_step}};
+  if (const auto& over = figures.over_hosts)
+    json.update(OrderedJson{{"hosts", over->hosts},
+                            {"t1_ms", over->t1_ms},
+                            {"t2_ms", over->t2_ms},
+                            {"max_ms", over->max_ms},
+                            {"exposed_ms", over->exposed_ms}});
+  return json;
 }
 
 void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
@@ -269,6 +336,12 @@ void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
       flags.job.model, flags.job.strategy, replicas, flags.job.global_batch,
       figures.images_per_second, figures.step_ms_p50, figures.step_ms_p99, figures.compute_ms,
       figures.sync_ms, figures.data_ms, figures.wire_bytes_per_step);
+  if (const auto& over = figures.over_hosts)
+    fmt::print(
+        "over {} hosts: t1 {:.3f} ms (each by itself, all at once), t2 {:.3f} ms (sums alone); a "
+        "step is {:.2f} of max(t1, t2), and {:.3f} ms longer than t1\n",
+        over->hosts, over->t1_ms, over->t2_ms, figures.step_ms_p50 / over->max_ms,
+        over->exposed_ms);
   const std::string line = json_of(flags, replicas, figures).dump();
   fmt::print("{}\n", line);
   std::fflush(stdout);
@@ -311,7 +384,9 @@ int bench_step(const StepFlags& flags) {
     return 0;
   }
   Strategy strategy(options);
-  const StepFigures figures = measure_steps(flags, strategy, graph, train);
+  StepFigures figures = measure_steps(flags, strategy, graph, train);
+  if (has_over_hosts(flags, strategy.world()))
+    figures.over_hosts = over_hosts(flags, options, strategy.world(), figures, graph, train);
   if (strategy.world().chief) report(flags, strategy.num_replicas_in_sync(), figures);
   return 0;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tutti/base/json.h"
@@ -31,6 +32,16 @@ struct StepFlags {
 /// How what is timed trains.
 inline const FitFacts kTimed{.checkpoints = false};
 
+/// Of a step over hosts that add up the gradients between them: what it is made of, and what of
+/// that it hides.
+struct OverHosts {
+  int hosts = 0;
+  double t1_ms = 0;       ///< the median step where nobody sends
+  double t2_ms = 0;       ///< the median sum of all gradients while nobody computes
+  double max_ms = 0;      ///< of both: what a step would be that hides all
+  double exposed_ms = 0;  ///< by which a step is longer than t1
+};
+
 struct StepFigures {
   double images_per_second = 0;
   double step_ms_p50 = 0, step_ms_p99 = 0;
@@ -39,6 +50,8 @@ struct StepFigures {
   double data_ms = 0;               ///< reading the replica's part of the batch
   double loss = 0;                  ///< of the last step, over the global batch
   int64_t wire_bytes_per_step = 0;  ///< of gradients, that a replica sends
+  int64_t gradient_bytes = 0;       ///< of one replica's
+  std::optional<OverHosts> over_hosts{};
 };
 
 /// Trains under `strategy` and measures. Collective over workers; all of them get the same loss.
