@@ -112,6 +112,7 @@ TEST(Replay, SaysMeanMedianAndSpeed) {
   const Replayed as_it_was = replay(record);
   EXPECT_DOUBLE_EQ(as_it_was.mean(), 2);
   EXPECT_DOUBLE_EQ(as_it_was.median(), 1.5);
+  EXPECT_DOUBLE_EQ(as_it_was.exposed, 0.5);
   EXPECT_DOUBLE_EQ(as_it_was.samples_per_second(), 210 / 8.0);
   const Replayed without = replay(record, std::vector{1});
   EXPECT_THAT(without.seconds, ElementsAre(1, 1, 1, 1));

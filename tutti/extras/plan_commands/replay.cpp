@@ -54,10 +54,11 @@ ReplayAnswer answer_to(const ReplayFlags& flags) {
 
 void print_times(const ReplayAnswer& answer) {
   const auto row = [](const std::string& name, const plan::Replayed& times) {
-    fmt::print("{:<24}{:>14.3f}{:>12.3f}{:>12.0f}\n", name, 1e3 * times.mean(),
-               1e3 * times.median(), times.samples_per_second());
+    fmt::print("{:<24}{:>14.3f}{:>12.3f}{:>12.3f}{:>12.0f}\n", name, 1e3 * times.mean(),
+               1e3 * times.median(), 1e3 * times.exposed, times.samples_per_second());
   };
-  fmt::print("{:<24}{:>14}{:>12}{:>12}\n", "", "step ms: mean", "median", "images/s");
+  fmt::print("{:<24}{:>14}{:>12}{:>12}{:>12}\n", "", "step ms: mean", "median", "exposed",
+             "images/s");
   row("as it was", answer.as_it_was);
   if (!answer.without.empty())
     row(fmt::format("without rank {}", fmt::join(answer.without, ", ")), answer.without_them);
@@ -80,7 +81,9 @@ void print(const ReplayAnswer& answer, const ReplayFlags& flags) {
   print_times(answer);
   print_ranks(answer);
   fmt::print(
-      "there: the rank had its gradients; last: all waited for it; costs: what a step would "
+      "exposed: behind the last backward pass, what nothing hid; there: the rank had its "
+      "gradients; "
+      "last: all waited for it; costs: what a step would "
       "be shorter without it\n");
   if (!answer.without.empty())
     fmt::print(
@@ -93,6 +96,7 @@ void print(const ReplayAnswer& answer, const ReplayFlags& flags) {
 OrderedJson json_of(const plan::Replayed& times) {
   return {{"mean_step_ms", 1e3 * times.mean()},
           {"median_step_ms", 1e3 * times.median()},
+          {"exposed_ms", 1e3 * times.exposed},
           {"images_per_second", times.samples_per_second()}};
 }
 

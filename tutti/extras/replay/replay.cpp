@@ -62,6 +62,7 @@ Replayed replay(const RunRecord& record, std::span<const int> without) {
   for (const RunStep& step : record.steps) {
     const double follows = step.seconds - std::ranges::max(step.there);
     replayed.seconds.push_back(last_of(step, stay) + follows);
+    replayed.exposed += follows / static_cast<double>(record.steps.size());
     replayed.samples += share * static_cast<double>(step.samples);
   }
   return replayed;
