@@ -95,6 +95,17 @@ std::string TestHosts::name(int host) const {
 std::string TestHosts::address(int host) const { return "10.77.0." + std::to_string(host + 1); }
 std::string TestHosts::path(int host) const { return "/run/netns/" + name(host); }
 
+bool TestHosts::slow_down(int mbit_per_s) const {
+  for (int h = 0; h < count_; ++h) {
+    const std::string rate = fmt::format(
+        "tc -n {} qdisc add dev eth0 root tbf rate {}mbit burst "
+        "64kb latency 1s",
+        name(h), mbit_per_s);
+    if (run_command({"sh", "-c", rate}).exit_code != 0) return false;
+  }
+  return true;
+}
+
 void TestHosts::cut(int host) const {
   ip("-n " + name(-1) + " link set wire" + std::to_string(host) + " nomaster");
 }

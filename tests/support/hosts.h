@@ -28,6 +28,9 @@ class TestHosts {
   std::string address(int host) const;  ///< "10.77.0.1"
   std::string path(int host) const;     ///< of its namespace, for enter_host()
 
+  /// Lets a wire of every host carry so much each way. False where this machine cannot (tbf).
+  bool slow_down(int mbit_per_s) const;
+
   /// Takes the wire of a host away: packets vanish, nobody is told.
   void cut(int host) const;
 

@@ -1,9 +1,9 @@
 /// BeforeUse: memory that comes late, at the latest when an operator first reads it.
 ///
-/// Parameters that are on their way (from servers, from who owns a shard) need not be there when
-/// forward begins. While some are not, an observer of this thread's operators looks for inputs that
-/// lie in such memory and has it filled before the operator runs. When all has come the observer is
-/// gone, and operators cost what they always do.
+/// Parameters that are on their way (from servers, from who owns a shard, from the sums of other
+/// hosts) need not be there when forward begins. While some are not, an observer of this thread's
+/// operators looks for inputs that lie in such memory and has it filled before the operator runs.
+/// When all has come the observer is gone, and operators cost what they always do.
 ///
 /// It sees operators alone, those of backward among them. Code that reads memory by itself
 /// (data_ptr()) calls require_ready() first; span_of() does.

@@ -8,6 +8,14 @@
 
 namespace tutti::detail {
 
+void throw_unread(const ParameterSlot& slot) {
+  throw UsageError(
+      fmt::format("parameter \"{}\" has a gradient, but no operator has read it since it was "
+                  "updated: its loss is of old values; make it after the update before, and call "
+                  "require_ready() where code reads memory by itself",
+                  slot.name));
+}
+
 void throw_second_gradient(const ParameterSlot& slot, std::string_view why) {
   throw UsageError(
       fmt::format("parameter \"{}\" got a second gradient in one step{}", slot.name, why));

@@ -94,11 +94,11 @@ class Updater {
   /// they meet in it all learn what all have said (Verdict).
   ///
   /// Returns when this replica's operators read parameters of an update with this part. Replicas
-  /// that take turns do not wait: the update is made by the last of them. Served: parameters may
-  /// still be on their way (LateParameters), and come before the first operator that reads them;
-  /// what goes wrong until then is thrown by that operator, and by every later call here. Throws
-  /// UsageError naming the parameter when a gradient is sparse, part of a graph, or of another
-  /// shape or dtype; PeerLost, Timeout.
+  /// that take turns do not wait: the update is made by the last of them. Served,
+  /// and shared over several hosts, parameters may still be on their way (LateParameters), and come
+  /// before the first operator that reads them; what goes wrong until then is thrown by that
+  /// operator, and by every later call here. Throws UsageError naming the parameter when a gradient
+  /// is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
   virtual Verdict step(int replica, std::span<const at::Tensor> gradients, const Vote& vote,
                        const Deadline& deadline) = 0;
 

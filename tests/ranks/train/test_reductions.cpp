@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tutti/cluster/join/join.h"
+#include "tutti/comm/engine/debug_mode.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/support/expect.h"
@@ -63,13 +64,14 @@ std::string reductions_story(const std::string& kind, int replicas, const std::s
 
 using Story = std::string (*)(const std::string& kind, int replicas, const std::string& shape);
 
-/// The workers of two hosts tell, in rank program `program` and behind `mark`, what the parts in
+/// The workers of some hosts tell, in rank program `program` and behind `mark`, what the parts in
 /// turn do.
-void expect_over_two_hosts(int workers, const std::string& program, const std::string& mark,
-                           const Story& story) {
-  const test::TestHosts hosts(2);
-  const std::string expected = story("one_device", 2 * workers, fmt::format("2x{}", workers));
-  for (const auto& node : test::run_nodes(hosts, workers, program, {std::to_string(2 * workers)})) {
+void expect_over(const test::TestHosts& hosts, int workers, const std::string& program,
+                 const std::string& mark, const Story& story) {
+  const int all = hosts.count() * workers;
+  const std::string shape = fmt::format("{}x{}", hosts.count(), workers);
+  const std::string expected = story("one_device", all, shape);
+  for (const auto& node : test::run_nodes(hosts, workers, program, {std::to_string(all)})) {
     ASSERT_EQ(node.exit_code, 0) << node.log;
     EXPECT_THAT(test::lines_after(node.log, mark), AllOf(SizeIs(workers), Each(expected)));
   }
@@ -82,10 +84,11 @@ RANK_PROGRAM(tell_of_reductions) {
 TEST(ReductionsOverTwoHosts, HaveTheBitsOfThePartsInTurn) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
   for (const int workers : {1, 2})  // of a host: tcp alone, and shared memory inside
-    expect_over_two_hosts(workers, "tell_of_reductions", "reductions: ", reductions_story);
+    expect_over(test::TestHosts(2), workers, "tell_of_reductions",
+                "reductions: ", reductions_story);
 }
 
-// ---- the fused step, whose sums go while backward makes the rest ----
+// ---- the fused step, whose sums go while backward and the next forward pass go on ----
 
 /// Of several pieces a replica. In backward it stops before each layer for as long as chance has
 /// it; one parameter is used by some replicas alone; in one forward pass, where told, its loss is
@@ -105,6 +108,7 @@ struct LateNetImpl : torch::nn::Module {
     const auto first_sample = x[0][0].item<int64_t>();
     x = x.narrow(1, 1, 4);
     for (size_t i = 0; i < layers.size(); ++i) {
+      if (before_use) before_use(i);
       x = torch::tanh(layers[i](x));
       if (x.requires_grad())
         x.register_hook([this, i](const at::Tensor&) {
@@ -121,6 +125,7 @@ struct LateNetImpl : torch::nn::Module {
   torch::nn::Dropout dropout{nullptr};
   std::minstd_rand random;
   int good;
+  std::function<void(size_t)> before_use;    // of a layer, in a forward pass
   std::function<void(size_t)> before_layer;  // of a backward pass
 };
 TORCH_MODULE(LateNet);
@@ -159,6 +164,7 @@ std::string hidden_story(const std::string& kind, int replicas, const std::strin
       {.fit = {.accumulate = 2}},
       {.measures = {.noise_scale = true}},
       {.precision = Precision::bfloat16},
+      {.optimizer = torch_sgd()},  // every replica updates its own
       {.fit = {.on_nan = OnNan::end}, .bad_pass = 7}};
   std::string story;
   for (const Case& told : cases)
@@ -175,14 +181,36 @@ class HiddenSums : public testing::TestWithParam<int> {};
 
 TEST_P(HiddenSums, HaveTheBitsOfThePartsInTurn) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
-  expect_over_two_hosts(GetParam(), "tell_of_hidden_sums", "hidden: ", hidden_story);
+  expect_over(test::TestHosts(2), GetParam(), "tell_of_hidden_sums", "hidden: ", hidden_story);
+}
+
+TEST(HiddenSumsOfThreeHosts, HaveTheBitsOfThePartsInTurn) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  expect_over(test::TestHosts(3), 1, "tell_of_hidden_sums", "hidden: ", hidden_story);
+}
+
+std::string late_story(const std::string& kind, int replicas, const std::string& shape = "") {
+  return late_weights_of({.kind = kind, .replicas = replicas, .reduction_shape = shape},
+                         {.fit = {.validation = test::NumberedSamples(34).plain().batch(8)}});
+}
+
+RANK_PROGRAM(tell_of_late_sums) {
+  rank.mark("late: " + late_story("multi_worker", std::stoi(rank.arguments[0])));
+}
+
+// A forward pass is long done when they would be there: it waits for each.
+TEST_P(HiddenSums, AreWaitedForWhereTheWireIsSlow) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const test::TestHosts hosts(2);
+  if (!hosts.slow_down(300)) GTEST_SKIP() << "no tbf on this machine";
+  expect_over(hosts, GetParam(), "tell_of_late_sums", "late: ", late_story);
 }
 
 INSTANTIATE_TEST_SUITE_P(WorkersOfAHost, HiddenSums, testing::Values(1, 2),
                          testing::PrintToStringParamName());
 
-// ---- a worker fails before each layer of a backward pass in turn, with the pieces of the layers
-// behind it on their way ----
+// ---- a worker fails before each layer of a pass in turn: of a backward pass, with the pieces of
+// the layers behind it on their way; of a forward pass, with what the last step has left to it ----
 
 constexpr int kLayers = 5;
 constexpr int kSteps = 9;
@@ -199,20 +227,23 @@ void fail(const test::Rank& rank) {
     std::this_thread::yield();
 }
 
-/// Rank 1 fails in the way of arguments[0] before layer arguments[1] of a backward pass; waits give
-/// up after arguments[2] ms. One that is cut off goes on once file arguments[3] is there.
-RANK_PROGRAM(fail_in_backward) {
+/// Rank 1 fails in the way of arguments[0] before layer arguments[1] of a pass (arguments[4]);
+/// waits give up after arguments[2] ms. One that is cut off goes on once file arguments[3] is
+/// there.
+RANK_PROGRAM(fail_in_a_pass) {
   const size_t layer = std::stoul(rank.arguments.at(1));
   try {
     int step = 0, own = -1;
+    const int failing = std::stoi(rank.arguments.at(6));
     Strategy strategy({.kind = "multi_worker",
-                       .replicas = 2,
+                       .replicas = std::stoi(rank.arguments.at(5)),
                        .threads_per_replica = 1,
                        .time_limit = Millis(std::stoi(rank.arguments.at(2)))});
     const Replicated<LateNet> net(strategy, [&] {
       LateNet made(7, 0);
-      made->before_layer = [&](size_t at) {
-        if (own == 1 && step == kStep && at == layer) fail(rank);
+      auto& before = rank.arguments.at(4) == "forward" ? made->before_use : made->before_layer;
+      before = [&](size_t at) {
+        if (own == failing && step == kStep && at == layer) fail(rank);
       };
       return made;
     });
@@ -237,40 +268,138 @@ class FaultsInHiddenSums : public testing::TestWithParam<const char*> {
   void SetUp() override {
     if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
   }
-};
 
-TEST_P(FaultsInHiddenSums, AreNamedByEverybodyBeforeEachLayer) {
-  const std::string way = GetParam();
-  for (int layer = 0; layer < kLayers; ++layer) {
-    SCOPED_TRACE("before layer " + std::to_string(layer));
+  /// `workers` of a host; the links have so many Mbit/s, or what they can.
+  void expect_named(const std::string& pass, int layer, int workers, int mbit) const {
+    const std::string way = GetParam();
+    SCOPED_TRACE(fmt::format("{} pass, before layer {}", pass, layer));
     const test::TestHosts hosts(2);
+    if (mbit > 0 && !hosts.slow_down(mbit)) GTEST_SKIP() << "no tbf on this machine";
     test::NodesOptions options{.silence = Millis{3'000}, .limit = Millis{30'000}};
     const test::TempFolder folder;
     const std::string done = folder / "cut";
+    const int failing = way == "cut" ? workers : 1;  // of the host that is cut off
     if (way == "cut")
       options.kill = {.rank = 1, .after = "cut me off", .signal = 0, .then = [&] {
                         hosts.cut(1);
                         std::ofstream(done) << "done";
                       }};
     const char* limit = way == "stop" || way == "cut" ? "1500" : "20000";
-    const auto nodes = test::run_nodes(hosts, 1, "fail_in_backward",
-                                       {way, std::to_string(layer), limit, done}, options);
+    const auto nodes = test::run_nodes(hosts, workers, "fail_in_a_pass",
+                                       {way, std::to_string(layer), limit, done, pass,
+                                        std::to_string(2 * workers), std::to_string(failing)},
+                                       options);
     for (const RankOutcome& node : nodes) {
       EXPECT_FALSE(node.timed_out) << node.log;
       EXPECT_NE(node.exit_code, 0) << node.log;
     }
+    // Of a host that is cut off any may be missed first.
+    const std::string name =
+        way == "cut" ? fmt::format("rank [{}-{}]", failing, 2 * workers - 1) : "rank 1";
     const std::string cause = way == "kill"    ? "rank 1 was killed by SIGKILL"
                               : way == "throw" ? "row 17 is damaged"
-                                               : "rank 1";
-    EXPECT_THAT(nodes[0].log, HasSubstr(cause));
+                                               : name;
+    EXPECT_THAT(nodes[0].log, testing::ContainsRegex(cause));
+    const auto names = testing::ContainsRegex(name + "|row 17 is damaged");
     const auto survivors = test::lines_after(nodes[0].log, "] survivor: ");
-    EXPECT_THAT(survivors, AllOf(SizeIs(1), Each(HasSubstr("rank 1")))) << nodes[0].log;
+    EXPECT_THAT(survivors, AllOf(Not(IsEmpty()), Each(names))) << nodes[0].log;
     EXPECT_THAT(hosts.left_running(Millis{5'000}), IsEmpty());
   }
+};
+
+TEST_P(FaultsInHiddenSums, AreNamedByEverybodyBeforeEachLayer) {
+  for (int layer = 0; layer < kLayers; ++layer) expect_named("backward", layer, 1, 0);
+}
+
+TEST_P(FaultsInHiddenSums, AreNamedInTheForwardPassThatTheyAreLeftTo) {
+  for (const int layer : {0, 2}) expect_named("forward", layer, 2, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, FaultsInHiddenSums, testing::Values("kill", "throw", "stop", "cut"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// In debug mode parameters that are on their way are NaN for who reads them without waiting, and
+/// in the end those of the parts in turn.
+RANK_PROGRAM(read_too_early) {
+  set_debug_mode(true);
+  bool found = false;
+  Strategy strategy({.kind = "multi_worker", .replicas = 2, .threads_per_replica = 1, .seed = 7});
+  const Replicated<LateNet> net(strategy, [&] { return LateNet(7, 0); });
+  Optimizer optimizer(net, optim::adam({.learning_rate = 1e-3}));
+  strategy.run([&](ReplicaContext& replica) {
+    for (int step = 0; step < 9; ++step) {
+      LateNet model = net.local(replica);
+      for (const at::Tensor& parameter : model->parameters()) {
+        const auto* values = static_cast<const float*>(parameter.const_data_ptr());
+        found |= std::any_of(values, values + parameter.numel(), [](float x) { return x != x; });
+        require_ready(parameter);
+        if (std::any_of(values, values + parameter.numel(), [](float x) { return x != x; }))
+          throw DataError("require_ready() has returned before all was there");
+      }
+      optimizer.minimize(replica, model->forward(torch::ones({4, 5})).sum());
+    }
+  });
+  rank.mark(found ? "found" : "nothing");
+}
+
+TEST(HiddenSumsInDebugMode, AreNanForWhoReadsThemTooEarly) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const test::TestHosts hosts(2);
+  if (!hosts.slow_down(100)) GTEST_SKIP() << "no tbf on this machine";
+  for (const auto& node : test::run_nodes(hosts, 1, "read_too_early", {})) {
+    ASSERT_EQ(node.exit_code, 0) << node.log;
+    EXPECT_THAT(node.log, HasSubstr("found"));
+  }
+}
+
+// ---- two at once ----
+
+/// Two models that know nothing of each other, both in one run: what the first one's step has left
+/// is on its way when the second one's begins, over the same wire.
+std::string two_story(const std::string& kind, int replicas, const std::string& shape = "") {
+  Strategy strategy({.kind = kind,
+                     .replicas = replicas,
+                     .reduction_shape = shape,
+                     .threads_per_replica = 1,
+                     .seed = 7});
+  std::random_device chance;
+  const Replicated<LateNet> first(strategy, [&] { return LateNet(chance(), 0); });
+  const Replicated<LateNet> second(strategy, [&] { return LateNet(chance(), 0); });
+  Optimizer of_first(first, optim::adam({.learning_rate = 1e-3}));
+  Optimizer of_second(second, optim::sgd({.learning_rate = 0.01}));
+  const auto step_of = [&](Optimizer& optimizer, const Replicated<LateNet>& model, int step) {
+    return [&, step](ReplicaContext& replica) {
+      const auto x = torch::sin(torch::arange(20) + 100 * replica.rank() + step).reshape({4, 5});
+      optimizer.minimize(replica, model.local(replica)->forward(x).pow(2).sum());
+    };
+  };
+  const auto all = [&](const auto& make) {
+    for (int step = 0; step < 8; ++step) {
+      make(step_of(of_first, first, step));
+      make(step_of(of_second, second, step));
+    }
+  };
+  if (strategy.world().in_turn())
+    all([&](const auto& step) { strategy.run(step); });
+  else
+    strategy.run([&](ReplicaContext& replica) { all([&](const auto& step) { step(replica); }); });
+  std::string story;
+  for (const Optimizer* of : {&of_first, &of_second})
+    for (const at::Tensor& parameter : of->updater().parameters(0))
+      story += fmt::format("{:a} ", parameter.to(at::kDouble).square().sum().item<double>());
+  return story;
+}
+
+RANK_PROGRAM(tell_of_two) {
+  rank.mark("two: " + two_story("multi_worker", std::stoi(rank.arguments[0])));
+}
+
+TEST_P(HiddenSums, OfTwoOptimizersKeepApart) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const test::TestHosts hosts(2);
+  if (!hosts.slow_down(300)) GTEST_SKIP() << "no tbf on this machine";
+  expect_over(hosts, GetParam(), "tell_of_two", "two: ", two_story);
+}
 
 }  // namespace
 }  // namespace tutti

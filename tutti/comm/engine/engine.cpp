@@ -22,6 +22,7 @@ std::string_view name_of(Collective collective) noexcept {
 
 void Engine::require_own() const {
   if (!is_lent() || lent_to_.load() == std::this_thread::get_id()) return;
+  if (const auto recall = recall_) return recall();
   throw UsageError(fmt::format(
       "rank {} of {}, engine {}: its group adds up gradients while this backward pass goes on; who "
       "talks to other ranks in backward says so before it: ReplicaContext::meets_in_backward()",

@@ -160,12 +160,17 @@ class Engine {
   virtual bool can_be_lent() const noexcept { return false; }
   /// From now on that thread owns this engine. Its waits leave the core to who computes, and call
   /// no idle(): look_after() is the other one's, who waits for it. No thread: as before. By either,
-  /// one after the other, while nothing is in flight.
-  void lend(std::thread::id to) noexcept { lent_to_ = to; }
+  /// one after the other, while nothing is in flight. `recall`: gets it back, for the owning thread
+  /// that comes to use it; without one that is an error there.
+  void lend(std::thread::id to, std::function<void()> recall = {}) {
+    recall_ = std::move(recall);
+    lent_to_ = to;
+  }
   /// How long waits of that thread have left, whatever limits their operations have; null: these
   /// alone. From any thread.
   void end_lent_by(const Deadline* deadline) noexcept { lent_until_ = deadline; }
-  /// UsageError in a thread that has lent it, and has not got it back.
+  /// For a thread that is about to use it: gets it back where it is lent and can be recalled.
+  /// UsageError where it cannot.
   void require_own() const;
   /// Calls what set_idle() was given.
   void look_after() const {
@@ -180,6 +185,10 @@ class Engine {
   /// `limit`, in words; empty when there are none, or this engine cannot ask. Throws the failure of
   /// the group.
   virtual std::string members_behind(Millis /*limit*/) { return {}; }
+
+  /// Who has left or died, in words, for whoever waits for it elsewhere; empty when nobody has, or
+  /// this engine cannot see it. By the owning thread.
+  virtual std::string lost_member() const { return {}; }
 
   /// Submits one operation and carries it out before it returns: no allocation, no lock, and no
   /// clock read before the first spin budget ends.
@@ -214,7 +223,7 @@ class Engine {
 
  private:
   friend class Group;
-  std::function<void()> idle_, no_idle_;
+  std::function<void()> idle_, no_idle_, recall_;
   std::atomic<std::thread::id> lent_to_{};
   std::atomic<const Deadline*> lent_until_{nullptr};
   std::shared_ptr<FlightLog> flight_log_;

@@ -11,7 +11,8 @@
 /// All three add in the reduction shape and give the same bits. One that a user writes may add in
 /// its own order: then runs of another strategy or another number of replicas differ in rounding.
 ///
-/// Thread rule: one object a replica, used by that replica's thread alone.
+/// Thread rule: one object a replica, used by one thread at a time: that replica's, or the one that
+/// moves its buckets while backward goes on.
 #pragma once
 
 #include <functional>

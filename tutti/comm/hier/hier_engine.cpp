@@ -57,8 +57,7 @@ HierEngine::HierEngine(HierParts parts)
 }
 
 Ticket HierEngine::submit(std::span<const Operation> batch) {
-  for (const auto& rail : parts_.rails)
-    if (rail != nullptr) rail->require_own();  // before a part of it is done inside the host
+  require_rails();  // before a part of it is done inside the host
   throw_if_failed();
   if (!batch.empty() && is_message(batch.front().collective)) {
     const Ticket ticket = kMessage | ++messages_submitted_;
@@ -120,7 +119,13 @@ bool HierEngine::messages_in_flight() {
   return !messages_.empty();
 }
 
+void HierEngine::require_rails() const {
+  for (const auto& rail : parts_.rails)
+    if (rail != nullptr) rail->require_own();
+}
+
 bool HierEngine::advance(Ticket ticket) {
+  if (completed_ < ticket) require_rails();
   try {
     while (completed_ < ticket) {
       throw_if_failed();

@@ -75,6 +75,7 @@ class HierEngine final : public Engine {
   Operation with_limit(const Entry& entry, Operation operation) const;
 
   // The queue and its failures (hier_engine.cpp).
+  void require_rails() const;
   bool advance(Ticket ticket);
   bool messages_in_flight();
   bool message_done(Ticket ticket);

@@ -116,6 +116,12 @@ void ShmEngine::look_for_lost(const Need& need) {
   }
 }
 
+std::string ShmEngine::lost_member() const {
+  for (int r = 0; r < size_; ++r)
+    if (std::string loss = r == rank_ ? "" : loss_of(r); !loss.empty()) return loss;
+  return {};
+}
+
 // In words, when `rank` left or died.
 std::string ShmEngine::loss_of(int rank) const {
   if (has_left(rank))

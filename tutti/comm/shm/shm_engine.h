@@ -37,6 +37,7 @@ class ShmEngine final : public Engine {
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
   void nudge() override;
+  std::string lost_member() const override;
   void run(const Operation& operation) override;
   void abort(FailureKind kind, const std::string& text) noexcept override;
   std::shared_ptr<Engine> split(int color, int key, Millis limit) override;

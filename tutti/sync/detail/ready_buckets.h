@@ -21,6 +21,10 @@
 
 namespace tutti::detail {
 
+/// Throws the UsageError of a parameter that has a gradient, but was read while it was on its way
+/// (BeforeUse) other than by an operator: so it is one of old values.
+[[noreturn]] void throw_unread(const ParameterSlot& slot);
+
 /// Throws the UsageError of a parameter whose gradient of a step came twice; `why` follows.
 [[noreturn]] void throw_second_gradient(
     const ParameterSlot& slot,

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 
 #include "tutti/sync/tensors.h"
@@ -39,7 +40,17 @@ GradientReducer::GradientReducer(Group group, const Slots& layout,
       ready_(layout_, [this](int bucket) { send(bucket); }) {
   if (options.compression.on()) compare_compression(group_, options.compression, limit_);
   view_buckets();
+  if (sums_.buckets().size() > 1 && group_.engine().can_be_lent())
+    mover_ = std::make_unique<SumMover>(group_);
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); }, true);
+}
+
+GradientReducer::~GradientReducer() {
+  if (!mover_ || std::uncaught_exceptions() > 0) return;
+  try {
+    mover_->drain(limit_);
+  } catch (const std::exception&) {  // whoever waits in the group is told
+  }
 }
 
 void GradientReducer::adopt(std::span<const int> order) {
@@ -60,6 +71,7 @@ void GradientReducer::reset() {
   ready_.begin_step();
   used_.assign(layout_.slots.size() + kVoteWords, 0);
   works_.clear();
+  finishes_ = false;
 }
 
 void GradientReducer::gradient_ready(int parameter) {
@@ -83,10 +95,23 @@ void GradientReducer::place(int parameter, const at::Tensor* gradient) {
 }
 
 void GradientReducer::send(int bucket) {
-  works_.push_back(start_exchange(sums_.begin(bucket, used_), group_, *reduction_, limit_));
+  const Exchange exchange = sums_.begin(bucket, used_);
+  const auto start = [this, exchange](Millis limit) {
+    return start_exchange(exchange, group_, *reduction_, limit);
+  };
+  if (mover_ && !finishes_)
+    mover_->put_late({.start = start, .num_bytes = exchange.data.num_bytes()}, limit_);
+  else
+    works_.push_back(start(limit_));
 }
 
 void GradientReducer::finish(std::span<const at::Tensor> gradients, const Vote& vote) {
+  finishes_ = true;
+  if (mover_) {
+    const std::vector<SumMover::Sum> left = mover_->take_back(limit_);
+    works_.resize(static_cast<size_t>(ready_.num_sent()) - left.size());  // done
+    for (const SumMover::Sum& sum : left) works_.push_back(sum.start(limit_));
+  }
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (ready_.bucket_of(parameter) < 0 || ready_.has(parameter)) continue;
     const bool used = vote.part == kComputes && parameter < static_cast<int>(gradients.size()) &&

@@ -282,10 +282,7 @@ void ServedUpdater::require_was_read(int parameter) const {
   for (const int piece : pieces_of_[parameter]) {
     if (late_->ready(piece)) continue;
     late_->rethrow_failure();
-    throw UsageError(
-        fmt::format("parameter \"{}\" has a gradient, but no operator has read it since it was "
-                    "updated: code that reads its memory by itself calls require_ready() first",
-                    layout_.slots[parameter].name));
+    detail::throw_unread(layout_.slots[parameter]);
   }
 }
 

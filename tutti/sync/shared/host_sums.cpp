@@ -1,28 +1,33 @@
 #include "tutti/sync/shared/detail/host_sums.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <ranges>
+#include <utility>
 
+#include "tutti/comm/engine/debug_mode.h"
 #include "tutti/net/arena.h"
 
 namespace tutti::detail {
 namespace {
 
-// The order of the first steps, which are not like those that follow (a graph is planned, memory is
-// new), is not asked.
-constexpr int64_t kStepsBeforeOrder = 3;
+// Steps before an order: the first are not like those that follow (a graph is planned, memory is
+// new); then some are made with a rest, some without, and the faster way is taken.
+constexpr std::array<int64_t, 3> kStepsBeforeOrder = {3, 12, 21};
 // Of a sum, whoever sends it: debug mode compares places.
 const CallSite kSite = CallSite::current();
 
 }  // namespace
 
 HostSums::HostSums(HostView view, const Slots& layout,
-                   const std::vector<std::vector<Stretch>>& slices)
+                   const std::vector<std::vector<Stretch>>& slices, bool late)
     : view_(std::move(view)),
       rails_(view_.rails.size()),
       parts_(layout.slots.size()),
       begin_of_(layout.slots.size()),
-      dtype_of_(layout.slots.size()) {
+      dtype_of_(layout.slots.size()),
+      late_(late) {
   for (size_t rail = 0; rail < rails_.size(); ++rail)
     cut(layout, static_cast<int>(rail), slices[static_cast<size_t>(view_.first_slice) + rail]);
   sums_ = Array::zeros(DType::uint8, {end_});
@@ -52,13 +57,14 @@ void HostSums::cut(const Slots& layout, int rail, const std::vector<Stretch>& sl
       const int64_t blocks = (room + kBlockElements - 1) / kBlockElements;
       const int64_t end = std::min(stretch.end, begin + blocks * kBlockElements);
       parts_[parameter].push_back({{stretch.parameter, begin, end}, order.back()});
-      ++piece.num_parts;
+      piece.stretches.push_back({stretch.parameter, begin, end});
       piece.num_elements += end - begin;
       end_ += (end - begin) * width;
       begin = end;
     }
   }
   std::ranges::reverse(order);
+  rails_[static_cast<size_t>(rail)].before = order.size();
 }
 
 std::byte* HostSums::sum_of(const Stretch& stretch) const {
@@ -72,31 +78,67 @@ MemorySpan HostSums::span_of(int number) const {
   return {static_cast<std::byte*>(sums_.data()) + piece.begin, piece.num_elements, piece.dtype};
 }
 
+SumMover::Sum HostSums::sum_of_piece(int number) const {
+  const Piece& piece = pieces_[static_cast<size_t>(number)];
+  const MemorySpan data = span_of(number);
+  const auto start = [group = view_.rails[static_cast<size_t>(piece.rail)],
+                      data](Millis limit) mutable {
+    return group.all_reduce(data, ReduceOp::sum, limit, kSite);
+  };
+  return {.start = start, .num_bytes = data.num_bytes()};
+}
+
 void HostSums::begin_step(bool early) {
+  const TimePoint now = Clock::now();
+  const bool compares = view_.host == 0 && orders_ < kStepsBeforeOrder.size();
+  if (was_early_ && compares) taken_.push_back(std::chrono::duration<double>(now - began_).count());
   early_ = was_early_ = early;
-  for (Piece& piece : pieces_) piece.missing = piece.num_parts;
+  began_ = now;
+  handed_in_ = 0;
+  for (Piece& piece : pieces_) {
+    piece.missing = static_cast<int>(piece.stretches.size());
+    piece.rest = false;
+  }
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     rail.seen.clear();
     rail.sent = 0;
-    const bool hides =
-        std::ssize(rail.order) >= kLeastPieces && view_.rails[i].engine().can_be_lent();
-    if (early && hides && rail.mover == nullptr)
-      rail.mover = std::make_unique<SumMover>(view_.rails[i], kSite);
+    // Calls that are compared wait for the others, which a backward pass does not.
+    const bool lent = view_.rails[i].engine().can_be_lent();
+    rail.hides = early && std::ssize(rail.order) >= kLeastPieces && (lent || !debug_mode());
+    if (rail.hides && lent && rail.mover == nullptr)
+      rail.mover = std::make_unique<SumMover>(view_.rails[i]);
+    if (rail.mover != nullptr) rail.mover->seconds_a_byte();  // those of this step count
   }
+}
+
+double HostSums::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - began_).count();
+}
+
+void HostSums::end_early() {
+  early_ = false;
+  handed_in_ = seconds();
+  // A step without a backward pass tells nothing of one.
+  was_early_ &= std::ranges::any_of(rails_, [](const Rail& rail) { return !rail.seen.empty(); });
 }
 
 void HostSums::put(const Part& part) {
   Piece& piece = pieces_[static_cast<size_t>(part.piece)];
   if (--piece.missing > 0) return;
+  piece.whole = seconds();
   Rail& rail = rails_[static_cast<size_t>(piece.rail)];
   rail.seen.push_back(part.piece);
-  if (!early_ || rail.mover == nullptr) return;
-  for (; rail.sent < rail.order.size(); ++rail.sent) {
+  if (!early_ || !rail.hides) return;
+  for (; rail.sent < rail.before; ++rail.sent) {
     const int next = rail.order[rail.sent];
-    if (pieces_[static_cast<size_t>(next)].missing > 0) return;
-    rail.mover->put(span_of(next));
+    if (pieces_[static_cast<size_t>(next)].missing > 0) break;
+    SumMover::Sum sum = sum_of_piece(next);
+    rail.mover != nullptr ? rail.mover->put(std::move(sum))
+                          : rail.under_way.push_back(sum.start(kLongestLimit));
   }
+  // Engines go on with all that is under way.
+  if (!rail.under_way.empty()) rail.under_way.back().test();
 }
 
 int64_t HostSums::num_sent() const {
@@ -112,7 +154,9 @@ void HostSums::say(std::span<const uint8_t> used, double learning_rate, Rail& ra
   const uint64_t rate = first ? std::bit_cast<uint64_t>(learning_rate) : 0;
   for (size_t i = 0; i < sizeof rate; ++i)
     rail.words.push_back(static_cast<uint8_t>(rate >> (8 * i)));
-  rail.words.push_back(first && !ordered_ && early_steps_ >= kStepsBeforeOrder ? 1 : 0);
+  const bool orders =
+      orders_ < kStepsBeforeOrder.size() && early_steps_ >= kStepsBeforeOrder[orders_];
+  rail.words.push_back(first && orders ? 1 : 0);
 }
 
 void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis limit) {
@@ -123,17 +167,20 @@ void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis lim
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     Group& group = view_.rails[i];
-    std::vector<Work> works;
+    std::vector<Work> works = std::exchange(rail.under_way, {});
     if (rail.mover != nullptr)
-      for (const MemorySpan& left : rail.mover->take_back(limit))
-        works.push_back(group.all_reduce(left, ReduceOp::sum, limit, kSite));
-    for (; rail.sent < rail.order.size(); ++rail.sent)
+      for (const SumMover::Sum& left : rail.mover->take_back(limit))
+        works.push_back(left.start(limit));
+    for (; rail.sent < rail.before; ++rail.sent)
       works.push_back(
           group.all_reduce(span_of(rail.order[rail.sent]), ReduceOp::sum, limit, kSite));
     say(used, learning_rate, rail);
     works.push_back(
         group.all_reduce(tutti::span_of(std::span(rail.words)), ReduceOp::max, limit, kSite));
     for (Work& work : works) work.wait(limit);
+    rail.rest.assign(rail.order.begin() + static_cast<std::ptrdiff_t>(rail.before),
+                     rail.order.end());
+    for (const int piece : rail.rest) pieces_[static_cast<size_t>(piece)].rest = true;
   }
   // Each rail has one member of every host.
   const std::vector<uint8_t>& words = rails_.front().words;
@@ -141,21 +188,116 @@ void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis lim
   uint64_t rate = 0;
   for (size_t i = 0; i < sizeof rate; ++i) rate |= uint64_t{words[used.size() + i]} << (8 * i);
   learning_rate = std::bit_cast<double>(rate);
+  if (view_.host == 0 && words.back() != 0) compare_times();
   for (size_t i = 0; i < rails_.size(); ++i)
     if (rails_[i].words.back() != 0) agree_on_order(i, limit);
-  ordered_ |= words.back() != 0;
+  orders_ += words.back();
 }
 
-// What host 0 has seen in this step.
+// Of host 0: the pieces as they are to go, and last how many before the words.
+std::vector<int> HostSums::plan(const Rail& rail) const {
+  const auto piece_of = [this](int number) -> const Piece& {
+    return pieces_[static_cast<size_t>(number)];
+  };
+  std::vector<int> order = rail.seen;
+  if (!late_ || rail.mover == nullptr) {
+    order.push_back(static_cast<int>(order.size()));
+    return order;
+  }
+  // What the next forward pass needs first has its gradient last. So of those that are whole the
+  // last one goes, and the wire is as busy as in any order; what is left when backward is over is
+  // needed late.
+  const double seconds_a_byte = rail.mover->seconds_a_byte();
+  order.clear();
+  std::vector<int> whole;
+  double now = 0;
+  for (auto next = rail.seen.begin(); now < handed_in_;) {
+    while (next != rail.seen.end() && piece_of(*next).whole <= now) whole.push_back(*next++);
+    if (whole.empty() && next == rail.seen.end()) break;
+    if (whole.empty()) {
+      now = piece_of(*next).whole;
+      continue;
+    }
+    order.push_back(whole.back());
+    whole.pop_back();
+    now += seconds_a_byte * static_cast<double>(span_of(order.back()).num_bytes());
+  }
+  const auto before = static_cast<int>(order.size());
+  for (const int piece : rail.seen | std::views::reverse)
+    if (std::ranges::find(order, piece) == order.end()) order.push_back(piece);
+  order.push_back(before);
+  return order;
+}
+
+// Of host 0: those of the steps since the last order, but the first.
+void HostSums::compare_times() {
+  std::vector<double> times;
+  times.swap(taken_);
+  if (times.size() < 2) return;
+  const auto middle = times.begin() + 1 + (std::ssize(times) - 1) / 2;
+  std::nth_element(times.begin() + 1, middle, times.end());
+  rest_is_faster_ = orders_ == 2 && taken_with_rest_ < *middle;
+  taken_with_rest_ = *middle;
+}
+
+std::vector<int> HostSums::next_order(Rail& rail) const {
+  if (orders_ == 0) return rail.with_rest = plan(rail);
+  if (rest_is_faster_) return rail.with_rest;
+  std::vector<int> without = rail.seen;
+  without.push_back(static_cast<int>(without.size()));
+  return without;
+}
+
 void HostSums::agree_on_order(size_t rail, Millis limit) {
   std::vector<int>& order = rails_[rail].order;
   if (order.size() < 2) return;
   // Pieces have other numbers on hosts that carry other slices.
   const int first = std::ranges::min(order);
-  std::vector<int> seen = rails_[rail].seen;
-  for (int& piece : seen) piece -= first;
-  view_.rails[rail].broadcast(tutti::span_of(std::span(seen)), 0, limit).wait(limit);
-  for (size_t i = 0; i < order.size(); ++i) order[i] = seen[i] + first;
+  std::vector<int> told(order.size() + 1);
+  if (view_.host == 0) {
+    told = next_order(rails_[rail]);
+    for (int& piece : std::span(told).first(order.size())) piece -= first;
+  }
+  view_.rails[rail].broadcast(tutti::span_of(std::span(told)), 0, limit).wait(limit);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = told[i] + first;
+  rails_[rail].before = static_cast<size_t>(told.back());
+}
+
+int64_t HostSums::num_rest() const { return std::ranges::count(pieces_, true, &Piece::rest); }
+
+void HostSums::add_rest(Millis limit) {
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    std::vector<Work> works;
+    for (const int piece : rails_[i].rest)
+      works.push_back(view_.rails[i].all_reduce(span_of(piece), ReduceOp::sum, limit, kSite));
+    for (Work& work : works) work.wait(limit);
+    rails_[i].sent += rails_[i].rest.size();
+  }
+}
+
+void HostSums::add_rest_late(const std::function<void(int piece)>& then, Millis limit) {
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    Rail& rail = rails_[i];
+    if (rail.mover == nullptr && !rail.rest.empty())
+      rail.mover = std::make_unique<SumMover>(view_.rails[i]);
+    for (const int piece : rail.rest) {
+      SumMover::Sum sum = sum_of_piece(piece);
+      sum.then = [then, piece] { then(piece); };
+      sum.limit = limit;  // all hosts put theirs now
+      rail.mover->put_late(std::move(sum), limit);
+    }
+    rail.sent += rail.rest.size();
+  }
+}
+
+void HostSums::drain(Millis limit) {
+  for (const Rail& rail : rails_)
+    if (rail.mover != nullptr) rail.mover->drain(limit);
+}
+
+void HostSums::rethrow_failure() const {
+  for (const Rail& rail : rails_)
+    if (rail.mover != nullptr) rail.mover->rethrow_failure();
 }
 
 void HostSums::add(std::span<double> values, Millis limit) {

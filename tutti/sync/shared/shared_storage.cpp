@@ -61,7 +61,7 @@ void SharedUpdater::place_values() {
 // Used bytes; and copies, where peers cannot read what autograd leaves.
 void SharedUpdater::place_gradients() {
   const size_t count = layout_.slots.size();
-  const auto ready_bytes = static_cast<int64_t>((count + 1) * sizeof(std::atomic<int64_t>));
+  const auto ready_bytes = static_cast<int64_t>((2 * count + 2) * sizeof(std::atomic<int64_t>));
   const int64_t used_bytes =
       (ready_bytes + static_cast<int64_t>(count) + kVoteWords + 63) / 64 * 64;
   const bool copied = world_.processes() > 1;
@@ -71,6 +71,8 @@ void SharedUpdater::place_gradients() {
   for (const MemorySpan& part : memory.parts) {
     Gradients& gradients = gradients_.emplace_back();
     gradients.ready = static_cast<std::atomic<int64_t>*>(part.data);  // zeros are valid ones
+    gradients.written = gradients.ready + count + 1;
+    gradients.rests = gradients.written + count;
     gradients.used = static_cast<uint8_t*>(part.data) + ready_bytes;
     if (copied) gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
     gradients.pointers.assign(count, nullptr);
@@ -118,6 +120,8 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.keep.resize(count);
     lane.copied.assign(count, 0);
     lane.summed.assign(count, 0);
+    lane.unread.assign(count, 0);
+    lane.unwritten = std::make_unique<std::atomic<int>[]>(count);
     lane.taken.assign(count, 0);
     lane.early.updater = this;
     lane.early.replica = local;
@@ -138,6 +142,19 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
           several_hosts());
   }
   if (measuring_) place_squares();
+  late_.reset();
+  if (can_be_late()) {
+    std::vector<BeforeUse::Range> ranges;
+    for (size_t i = 0; i < count; ++i) {
+      const ParameterSlot& slot = layout_.slots[i];
+      const std::byte* const begin = values_ + slot.offset_bytes;
+      const int64_t bytes = slot.num_elements * size_of(slot.dtype);
+      ranges.push_back({begin, begin + bytes, static_cast<int>(i)});
+    }
+    late_ = std::make_unique<BeforeUse>(std::move(ranges), static_cast<int>(count),
+                                        [this](int parameter) { await_written(parameter); });
+  }
+  parts_.late = late_ ? this : nullptr;
 }
 
 void SharedUpdater::take_slice(int local) {
@@ -171,7 +188,7 @@ void SharedUpdater::assign_pieces(Lane& lane) {
     shares.assign(view.inside.size(), 1.0);
   }
   const auto stretches = layout_.cut(shares);
-  if (several_hosts()) lane.sums.emplace(view, layout_, stretches);
+  if (several_hosts()) lane.sums.emplace(view, layout_, stretches, can_be_late());
   lane.owned.assign(layout_.slots.size(), {});
   lane.stretches.clear();
   for (int slice = first; slice < last; ++slice)
@@ -225,6 +242,7 @@ NamedTensors SharedUpdater::named_states() const {
 }
 
 UpdaterState SharedUpdater::state() const {
+  if (late_) late_->require_all();
   require_whole();
   UpdaterState state{std::string(rule_.name()), version(), learning_rate(), named_states()};
   state.tensors.emplace_back(kScalarsName, tensor_of_scalars(lanes_[0].scalars));
@@ -238,6 +256,7 @@ void SharedUpdater::meet_here() {
 }
 
 void SharedUpdater::restore(const UpdaterState& state, const NamedTensors& parameters) {
+  complete();
   NamedTensors own = named_states();
   const auto scalars = scalars_of(state, rule_.name(), layout_, parameters, own);
   meet_here();

@@ -34,6 +34,7 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
   Lane& lane = lanes_[replica];
   const ParameterSlot& slot = layout_.slots[parameter];
   if (lane.copied[parameter]) throw_second_gradient(slot);
+  if (lane.unread[parameter]) throw_unread(slot);
   check_gradient(slot, gradient);
   // Peers need what they own; this replica reads its own part where autograd left it.
   lane.keep[parameter] = gradient.contiguous();
@@ -49,6 +50,8 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
 
 GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(replica);
+  if (late_) note_unread(lane);
+  complete();
   require_whole();
   require_cleared(layout_, lane.parameters);
   const auto any = [](const std::vector<uint8_t>& all) { return std::ranges::count(all, 1) > 0; };
@@ -59,6 +62,7 @@ GradientListener* SharedUpdater::begin(int replica, Overlap overlap) {
                     world_.first_rank + replica));
   if (lane.sums) {
     lane.tells = overlap == Overlap::on;
+    lane.sums->drain(world_.time_limit);
     lane.sums->begin_step(lane.tells);
     std::ranges::fill(lane.summed, 0);
   }
@@ -109,18 +113,24 @@ void SharedUpdater::hand_in(int replica, std::span<const at::Tensor> gradients, 
 Verdict SharedUpdater::update_all(int replica, const Deadline& deadline) {
   const auto turn = world_.on_thread_of(replica);
   Lane& lane = lanes_[turn.front()];
+  lane.thread = std::this_thread::get_id();
   const int64_t next = ended() + 1;
   const Verdict verdict = agree(lane);
+  const bool late = lane.host_rests && lane.updates_measured == 0 && !verdict.left_out;
   if (!verdict.left_out) {
     header_->begun.store(next, std::memory_order_release);
-    update(lane);
+    late ? update_by_pieces(lane) : update(lane);
   }
-  lane.view.inside.barrier(std::min(world_.time_limit, deadline.limit()));
-  if (!verdict.left_out) {
+  // Nobody of this process reads parameters before the barrier.
+  if (late && replica == 0) expect_late(next);
+  lane.view.inside.barrier(limit_here(std::min(world_.time_limit, deadline.limit())));
+  if (late_) lane.host_rests = rests_here();
+  if (!verdict.left_out && !late) {
     header_->ended.store(next, std::memory_order_release);
     add_squares(lane);
   }
   for (const int each : turn) finish_lane(lanes_[each]);
+  if (late) watch_late(replica);
   return verdict;
 }
 
@@ -150,6 +160,8 @@ Verdict SharedUpdater::agree(Lane& lane) {
     for (auto stretch = lane.stretches.rbegin(); stretch != lane.stretches.rend(); ++stretch)
       if (lane.summed[stretch->parameter] == 0) add_for_host(lane, stretch->parameter);
     lane.sums->finish(lane.used, lane.learning_rate, world_.time_limit);
+    gradients_[lane.rank].rests->store(lane.sums->next_rests(), std::memory_order_relaxed);
+    if (lane.updates_measured > 0) lane.sums->add_rest(world_.time_limit);
     measure_sums(lane);
   }
   return verdict_of(layout_, lane.used);

@@ -1,9 +1,11 @@
 /// GradientReducer: buckets of gradients, all-reduced while backward goes on.
 ///
 /// Gradients are copied into buckets as they become ready; a full bucket is submitted
-/// (ready_buckets.h), and advances whenever the next gradient comes.
+/// (ready_buckets.h). It goes on in a thread where the engine can be lent (sum_mover.h), whenever
+/// the next gradient comes elsewhere.
 ///
-/// Thread rule: one object a replica, used by that replica's thread; backward runs there too.
+/// Thread rule: one object a replica, used by that replica's thread; backward runs there too. Where
+/// there is a thread for buckets that calls the reduction, until finish().
 #pragma once
 
 #include <torch/types.h>
@@ -17,6 +19,7 @@
 #include "tutti/sync/detail/bucket_sums.h"
 #include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/detail/ready_buckets.h"
+#include "tutti/sync/detail/sum_mover.h"
 #include "tutti/sync/slots.h"
 #include "tutti/sync/updater.h"
 
@@ -28,6 +31,9 @@ class GradientReducer {
   /// what an earlier reducer of this replica kept.
   GradientReducer(Group group, const Slots& layout, std::vector<at::Tensor> parameters, ReduceOp op,
                   const ReplicatedOptions& options, Millis limit, BucketState state = {});
+  /// Waits, no longer than the limit, for buckets of a step that was not finished.
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
 
   /// Whether gradients are taken as they become ready: until told otherwise they are. Not those of
   /// backward passes whose gradients are added up first.
@@ -74,6 +80,8 @@ class GradientReducer {
   std::vector<Work> works_;    // by bucket: its exchange in flight
   Work used_work_;
   bool listens_ = true;
+  bool finishes_ = false;            // nobody computes beside it any more, in this step
+  std::unique_ptr<SumMover> mover_;  // null: this thread moves buckets
   ReadyHooks hooks_;
 };
 

@@ -1,18 +1,22 @@
 /// The fused step's updater: its parts and state. Shared by shared_storage.cpp (where everything
-/// lies, and whose it is) and shared_updater.cpp (a step); not for users.
+/// lies, and whose it is), shared_updater.cpp (a step), early_updates.cpp and late_updates.cpp
+/// (what of it is done before and behind it); not for users.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/sync/before_use.h"
 #include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/detail/step_plan.h"
@@ -24,7 +28,10 @@
 
 namespace tutti::detail {
 
-class SharedUpdater final : public Updater, public GradientMeter, public MovableSlices {
+class SharedUpdater final : public Updater,
+                            public GradientMeter,
+                            public MovableSlices,
+                            public LateParameters {
  public:
   SharedUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas)
       : rule_(recipe.rule()), layout_(Slots::of(slots_of(replicas.at(0)))), plan_(recipe, layout_) {
@@ -37,6 +44,10 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     if (world_.first_rank == 0) take_values(replicas[0]);
     bind(std::move(replicas));
   }
+  ~SharedUpdater() override {
+    for (Lane& lane : lanes_)
+      if (lane.sums) lane.sums->stop();
+  }
 
   void ready(int replica, const Deadline& deadline) override;
   GradientListener* begin(int replica, Overlap overlap) override;
@@ -44,7 +55,9 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
                const Deadline& deadline) override;
 
   UpdaterView view(int replica) const override {
-    return {lanes_.at(replica).parameters, layout_, ended(), next_learning_rate_};
+    const int64_t late = late_version_.load();
+    return {lanes_.at(replica).parameters, layout_, late != 0 ? late : ended(),
+            next_learning_rate_};
   }
   void set_learning_rate(double learning_rate) override {
     rule_.next({}, learning_rate);  // throws what the step would, before anything is written
@@ -52,17 +65,27 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   }
 
   void require_whole() const override {
-    if (header_->begun.load() != header_->ended.load())
+    std::string cause;
+    try {
+      if (late_version_.load() != 0) return late_->require_all();
+    } catch (const Error& error) {
+      cause = fmt::format("\n  {}", error.what());
+    }
+    if (!cause.empty() || header_->begun.load() != header_->ended.load())
       throw Error(
           fmt::format("the parameters are torn: update {} was cut off by a lost replica and "
-                      "left old and new values mixed; go on from the last checkpoint",
-                      header_->begun.load()));
+                      "left old and new values mixed; go on from the last checkpoint{}",
+                      header_->begun.load(), cause));
   }
 
   // Every replica reads the part that it owns of all others' gradients.
   int64_t wire_bytes_per_step() const override {
     return (world_.size - 1) * layout_.trained_bytes() / world_.size;
   }
+
+  void complete() override;
+  void refresh() override { complete(); }
+  void rethrow_failure() const override;
 
   void begin_measuring() override;
   const GradientSquares& last_squares() const override { return squares_; }
@@ -72,6 +95,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
 
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
     require_resizable(world_, world);
+    complete();
     require_whole();
     std::vector<optim::StepScalars> scalars = lanes_[0].scalars;
     world_ = world;
@@ -103,6 +127,9 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     std::vector<const void*> pointers;  // there
     // By parameter: the step of which it is there, and that of which all are that come.
     std::atomic<int64_t>* ready = nullptr;
+    // By parameter: the step whose update it has written, of what it owns of that.
+    std::atomic<int64_t>* written = nullptr;
+    std::atomic<int64_t>* rests = nullptr;  // whether its next step may leave sums behind
   };
 
   // Hands on what comes before the end of a backward pass.
@@ -126,7 +153,12 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     bool tells = false;            // others of this host learn of gradients as they become ready
     std::vector<uint8_t> taken;    // by parameter: before the end of this step's backward pass
     std::vector<uint8_t> updated;  // by stretch: the same
-    int64_t step = 0;              // that have ended, of this world: equal on all replicas
+    // By parameter: parts whose sums were still on their way when the step returned, and are.
+    std::unique_ptr<std::atomic<int>[]> unwritten;
+    std::map<std::pair<int, int64_t>, std::vector<std::byte>> hidden;  // poisoned parts' values
+    std::vector<uint8_t> unread;  // by parameter: by no operator before this backward pass
+    std::thread::id thread;       // that makes its steps
+    int64_t step = 0;             // that have ended, of this world: equal on all replicas
     std::unordered_map<const at::TensorImpl*, int> places;  // of the parameters
     Early early;
     std::vector<optim::StepScalars> scalars;
@@ -144,6 +176,7 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
     ReadyHooks hooks;
     bool armed = false;
     bool pushed = false;
+    bool host_rests = false;   // some replica of this host may leave sums behind this step
     int updates_measured = 0;  // by this step, the same on all replicas; 0: it measures none
   };
 
@@ -173,13 +206,29 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   void tell(int replica, int parameter);
   void add_what_is_ready(Lane& lane);
   void update_while_waiting(Lane& lane);
+  bool can_be_late() const;
+  void update_by_pieces(Lane& lane);
+  void poison_late(Lane& lane);
+  std::span<std::byte> values_of(const Stretch& stretch) const;
+  void write(Lane& lane, const Stretch& stretch, int64_t step);
+  bool rests_here() const;
+  bool is_written(int parameter) const;
+  [[noreturn]] void throw_not_written(int parameter) const;
+  void await_written(int parameter);
+  void expect_late(int64_t version);
+  void watch_late(int replica);
+  void note_unread(Lane& lane);
   bool is_ready(int parameter, int64_t step) const;
   void apply_stretch(Lane& lane, const Stretch& stretch, const optim::StepScalars& scalars);
   const void* chunk_gradient(Lane& lane, const Stretch& chunk);
   void make_sums(Lane& lane, std::span<const Stretch> stretches);
   void measure(Lane& lane, std::span<const Stretch> stretches);
   /// The other replicas of the host have written what this one is to read.
-  void meet(Lane& lane) { lane.view.inside.barrier(world_.time_limit); }
+  void meet(Lane& lane) { lane.view.inside.barrier(limit_here(world_.time_limit)); }
+  /// Of waits for replicas of this host: they may wait for another host, and name who it is.
+  Millis limit_here(Millis limit) const {
+    return limit + (several_hosts() ? Millis{1'000} : Millis{0});
+  }
   std::byte* sum_at(const Lane& lane, const Stretch& stretch) const;
   std::array<void*, optim::kMostStates> states_at(int64_t offset) const;
   std::span<void* const> used_states(const std::array<void*, optim::kMostStates>& all) const {
@@ -211,7 +260,6 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   std::byte* values_ = nullptr;  // parameters, then each state, all by the layout's offsets
   std::shared_ptr<const void> owner_, gradients_owner_;
   std::vector<Gradients> gradients_;  // of all replicas of this host
-  std::vector<Lane> lanes_;           // of local replicas
   // Where the plan needs norms: sums of squares of every block, by its owner, for all of the host.
   std::span<double> gradient_squares_;
   std::span<optim::Squares> measured_;
@@ -222,6 +270,12 @@ class SharedUpdater final : public Updater, public GradientMeter, public Movable
   std::shared_ptr<const void> squares_owner_;
   GradientSquares squares_;  // of the last step; local replica 0's
   std::atomic<double> next_learning_rate_{rule_.learning_rate()};
+  // Where the update of a step may be written behind it: parameters until then, by place.
+  std::unique_ptr<BeforeUse> late_;
+  std::atomic<int64_t> late_version_{0};  // that is written so; 0: none
+  std::atomic<bool> late_stands_{false};  // all of this host have made it
+  int64_t late_step_ = 0;                 // Lane::step of it
+  std::vector<Lane> lanes_;               // of local replicas; their threads use all that is above
 };
 
 }  // namespace tutti::detail
