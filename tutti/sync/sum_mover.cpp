@@ -68,11 +68,11 @@ void SumMover::drain(Millis limit) {
 void SumMover::settle(std::unique_lock<std::mutex>& lock, Millis limit) {
   // The engine may be lent to another mover, of another optimizer.
   if (lent_) {
-    const Deadline deadline(limit);
+    until_.emplace(limit);  // the mover may read it until it is through, or this is destroyed
     const auto through = [this] {
       return failure_ != nullptr || (!under_way_ && waiting_.empty());
     };
-    group_.engine().end_lent_by(&deadline);
+    group_.engine().end_lent_by(&*until_);
     while (!changed_.wait_for(lock, kLook, through)) {
       lock.unlock();
       group_.engine().look_after();
@@ -113,7 +113,7 @@ void SumMover::move() {
       under_way_ = in_flight_ = true;
       lock.unlock();
       const TimePoint begin = Clock::now();
-      Work work = sum.start(deadline.left());
+      Work work = sum.start(std::max(Millis{1}, deadline.left()));
       if (then) std::exchange(then, nullptr)();
       work.wait();
       then = std::move(sum.then);

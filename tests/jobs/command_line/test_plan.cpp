@@ -75,7 +75,8 @@ TEST(PlanReplay, OfARunOfEachKindAddsUp) {
     EXPECT_EQ(last, 8);
     // Fewer ranks to wait for are never a longer wait.
     EXPECT_LE(json["without"]["mean_step_ms"], json["as_it_was"]["mean_step_ms"]);
-    EXPECT_EQ(json["without"]["exposed_ms"], json["as_it_was"]["exposed_ms"]);
+    EXPECT_GT(json["as_it_was"]["exposed_ms"], 0);
+    EXPECT_LT(json["as_it_was"]["exposed_ms"], json["as_it_was"]["mean_step_ms"]);
     const double as_it_was = 96 * 2 * 1e3 / json["as_it_was"]["mean_step_ms"].get<double>();
     EXPECT_NEAR(json["as_it_was"]["images_per_second"].get<double>() / as_it_was, 1, 1e-6);
   }

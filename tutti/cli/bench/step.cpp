@@ -247,10 +247,11 @@ StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& o
   return figures;
 }
 
-// A step over hosts, and what of it is hidden can be said: sums are those of the gradients as they
-// are, and every replica's part is the same.
+// A step over hosts, and what of it is hidden can be said: whole replicas add up the gradients as
+// they are, and every replica's part is the same.
 bool has_over_hosts(const StepFlags& flags, const World& world) {
-  return world.shape.replicas_per_host().size() > 1 && world.processes() > 1 &&
+  return flags.job.strategy == "multi_worker" && flags.job.mesh.empty() &&
+         world.shape.replicas_per_host().size() > 1 && world.processes() > 1 &&
          flags.job.compression == "none" && world.shares.empty();
 }
 
@@ -272,8 +273,8 @@ double sums_ms(const World& world, int64_t bytes) {
   return median(times);
 }
 
-// The same steps of this worker's replicas by themselves: on all hosts at once, since they may
-// share memory and cores.
+// The same steps of each worker's replicas by themselves, of the slowest: all at once, since they
+// may share memory and cores.
 double t1_ms(const StepFlags& flags, StrategyOptions options, const World& world,
              const nn::Graph& graph, const data::Dataset& train) {
   StepFlags mine = flags;
@@ -282,13 +283,23 @@ double t1_ms(const StepFlags& flags, StrategyOptions options, const World& world
   options.alone = true;
   options.typed.clear();  // of a strategy of several workers
   options.reduction_shape.clear();
+  options.table = StrategyOptions().table;
+  options.pin = false;  // they stay where the step's own replicas are
   options.replicas = world.local;
   const Strategy strategy(options);
   detail::for_each_local(world, [&](int local) {
     Group group = world.groups[static_cast<size_t>(local)];
     group.barrier(world.time_limit);
   });
-  return measure_steps(mine, strategy, graph, train).step_ms_p50;
+  const double own = measure_steps(mine, strategy, graph, train).step_ms_p50;
+  double slowest = own;
+  detail::for_each_local(world, [&](int local) {
+    Group group = world.groups[static_cast<size_t>(local)];
+    double all = own;
+    group.all_reduce_now({&all, 1, DType::float64}, ReduceOp::max, world.time_limit);
+    if (local == 0) slowest = all;
+  });
+  return slowest;
 }
 
 // Collective over workers.
@@ -386,7 +397,8 @@ int bench_step(const StepFlags& flags) {
   Strategy strategy(options);
   StepFigures figures = measure_steps(flags, strategy, graph, train);
   if (has_over_hosts(flags, strategy.world()))
-    figures.over_hosts = over_hosts(flags, options, strategy.world(), figures, graph, train);
+    figures.over_hosts =
+        over_hosts(flags, strategy.options(), strategy.world(), figures, graph, train);
   if (strategy.world().chief) report(flags, strategy.num_replicas_in_sync(), figures);
   return 0;
 }

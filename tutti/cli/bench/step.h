@@ -36,7 +36,7 @@ inline const FitFacts kTimed{.checkpoints = false};
 /// that it hides.
 struct OverHosts {
   int hosts = 0;
-  double t1_ms = 0;       ///< the median step where nobody sends
+  double t1_ms = 0;       ///< the median step where nobody sends, of the slowest worker
   double t2_ms = 0;       ///< the median sum of all gradients while nobody computes
   double max_ms = 0;      ///< of both: what a step would be that hides all
   double exposed_ms = 0;  ///< by which a step is longer than t1

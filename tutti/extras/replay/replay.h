@@ -30,7 +30,7 @@ struct Replayed {
   std::vector<double> seconds;  ///< by step
   double samples = 0;           ///< that the ranks in it had, in all steps
   double exposed = 0;  ///< mean seconds of a step behind the last backward pass: sums that nothing
-                       ///< hid, and the update
+                       ///< hid, and the update; not what a forward pass waits for sums left to it
 
   double mean() const;
   double median() const;  ///< of an even number the mean of the two in the middle

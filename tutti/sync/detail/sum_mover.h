@@ -12,6 +12,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,6 +69,7 @@ class SumMover {
   std::condition_variable changed_;
   std::deque<std::pair<Sum, Deadline>> waiting_;
   std::exception_ptr failure_;
+  std::optional<Deadline> until_;  // of the last wait for all
   bool lent_ = false;
   bool under_way_ = false;
   bool in_flight_ = false;  // others would wait for it

@@ -15,6 +15,8 @@ namespace {
 // Steps before an order: the first are not like those that follow (a graph is planned, memory is
 // new); then some are made with a rest, some without, and the faster way is taken.
 constexpr std::array<int64_t, 3> kStepsBeforeOrder = {3, 12, 21};
+// By this thread, in a backward pass, which is not to wait: engines take no more than some.
+constexpr size_t kMostUnderWay = 16;
 // Of a sum, whoever sends it: debug mode compares places.
 const CallSite kSite = CallSite::current();
 
@@ -130,15 +132,15 @@ void HostSums::put(const Part& part) {
   Rail& rail = rails_[static_cast<size_t>(piece.rail)];
   rail.seen.push_back(part.piece);
   if (!early_ || !rail.hides) return;
-  for (; rail.sent < rail.before; ++rail.sent) {
+  // Engines go on with all that is under way.
+  while (!rail.under_way.empty() && rail.under_way.front().test()) rail.under_way.pop_front();
+  for (; rail.sent < rail.before && rail.under_way.size() < kMostUnderWay; ++rail.sent) {
     const int next = rail.order[rail.sent];
     if (pieces_[static_cast<size_t>(next)].missing > 0) break;
     SumMover::Sum sum = sum_of_piece(next);
     rail.mover != nullptr ? rail.mover->put(std::move(sum))
                           : rail.under_way.push_back(sum.start(kLongestLimit));
   }
-  // Engines go on with all that is under way.
-  if (!rail.under_way.empty()) rail.under_way.back().test();
 }
 
 int64_t HostSums::num_sent() const {
@@ -162,22 +164,24 @@ void HostSums::say(std::span<const uint8_t> used, double learning_rate, Rail& ra
 void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis limit) {
   early_ = false;
   early_steps_ += was_early_ ? 1 : 0;
+  const Deadline deadline(limit);
+  const auto left = [&] { return std::max(Millis{1}, deadline.left()); };
   // Who waits moves the bytes itself: of one rail after the other, in one order on all hosts, since
   // two that drove other ones would wait for each other.
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     Group& group = view_.rails[i];
-    std::vector<Work> works = std::exchange(rail.under_way, {});
+    std::deque<Work> works = std::exchange(rail.under_way, {});
     if (rail.mover != nullptr)
-      for (const SumMover::Sum& left : rail.mover->take_back(limit))
-        works.push_back(left.start(limit));
+      for (const SumMover::Sum& sum : rail.mover->take_back(left()))
+        works.push_back(sum.start(left()));
     for (; rail.sent < rail.before; ++rail.sent)
       works.push_back(
-          group.all_reduce(span_of(rail.order[rail.sent]), ReduceOp::sum, limit, kSite));
+          group.all_reduce(span_of(rail.order[rail.sent]), ReduceOp::sum, left(), kSite));
     say(used, learning_rate, rail);
     works.push_back(
-        group.all_reduce(tutti::span_of(std::span(rail.words)), ReduceOp::max, limit, kSite));
-    for (Work& work : works) work.wait(limit);
+        group.all_reduce(tutti::span_of(std::span(rail.words)), ReduceOp::max, left(), kSite));
+    for (Work& work : works) work.wait(left());
     rail.rest.assign(rail.order.begin() + static_cast<std::ptrdiff_t>(rail.before),
                      rail.order.end());
     for (const int piece : rail.rest) pieces_[static_cast<size_t>(piece)].rest = true;
@@ -190,7 +194,7 @@ void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis lim
   learning_rate = std::bit_cast<double>(rate);
   if (view_.host == 0 && words.back() != 0) compare_times();
   for (size_t i = 0; i < rails_.size(); ++i)
-    if (rails_[i].words.back() != 0) agree_on_order(i, limit);
+    if (rails_[i].words.back() != 0) agree_on_order(i, left());
   orders_ += words.back();
 }
 
@@ -208,6 +212,10 @@ std::vector<int> HostSums::plan(const Rail& rail) const {
   // last one goes, and the wire is as busy as in any order; what is left when backward is over is
   // needed late.
   const double seconds_a_byte = rail.mover->seconds_a_byte();
+  if (seconds_a_byte == 0) {  // nothing went early: there is nothing to go by
+    order.push_back(static_cast<int>(order.size()));
+    return order;
+  }
   order.clear();
   std::vector<int> whole;
   double now = 0;

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -49,7 +50,11 @@ class HostSums {
   HostSums(const HostSums&) = delete;
   /// Ends its threads, and the group for all where they would wait for what has been put.
   void stop() noexcept {
-    for (Rail& rail : rails_) rail.mover.reset();
+    for (size_t i = 0; i < rails_.size(); ++i) {
+      rails_[i].mover.reset();
+      if (!rails_[i].under_way.empty())
+        view_.rails[i].abort("its replica was given up in the middle of a step");
+    }
   }
 
   /// Where the sum of elements [stretch.begin, ...) of a stretch of this replica belongs: this
@@ -116,7 +121,7 @@ class HostSums {
     std::vector<uint8_t> words;       // used bytes, a learning rate, whether host 0 gives an order
     bool hides = false;               // they may go before finish(), in this step
     std::unique_ptr<SumMover> mover;  // null: this thread moves them
-    std::vector<Work> under_way;      // by this thread
+    std::deque<Work> under_way;       // by this thread
   };
 
   void cut(const Slots& layout, int rail, const std::vector<Stretch>& slice);
