@@ -28,6 +28,7 @@ void SumMover::give_back() {
   group_.engine().end_lent_by(nullptr);
   group_.engine().lend({});
   lent_ = false;
+  until_.reset();
 }
 
 void SumMover::put(Sum sum) { add(std::move(sum), {}); }
@@ -68,7 +69,7 @@ void SumMover::drain(Millis limit) {
 void SumMover::settle(std::unique_lock<std::mutex>& lock, Millis limit) {
   // The engine may be lent to another mover, of another optimizer.
   if (lent_) {
-    until_.emplace(limit);  // the mover may read it until it is through, or this is destroyed
+    if (!until_) until_.emplace(limit);  // the mover reads it until it is through
     const auto through = [this] {
       return failure_ != nullptr || (!under_way_ && waiting_.empty());
     };

@@ -148,9 +148,8 @@ class Optimizer {
   /// only some replicas have taken part; elsewhere the others wait.
   /// UsageError for a loss that is not zero and has no graph, and on all replicas where no loss has
   /// given any of its parameters a gradient: nothing would be trained.
-  /// parameter_server, and multi_worker over several hosts: parameters may come later, each before
-  /// the first operator that reads it, all before run() returns; code that reads their memory by
-  /// itself calls require_ready() first.
+  /// parameter_server, multi_worker over several hosts: parameters may come later, each before its
+  /// first operator, all before run() returns; who reads memory calls require_ready() first.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);
   /// The same from the losses of this replica's samples, [part, ...], which may be none: of
   /// average_loss(per_sample, global_batch_size).

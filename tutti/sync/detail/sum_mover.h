@@ -69,7 +69,7 @@ class SumMover {
   std::condition_variable changed_;
   std::deque<std::pair<Sum, Deadline>> waiting_;
   std::exception_ptr failure_;
-  std::optional<Deadline> until_;  // of the last wait for all
+  std::optional<Deadline> until_;  // of the wait for all; while it is lent
   bool lent_ = false;
   bool under_way_ = false;
   bool in_flight_ = false;  // others would wait for it

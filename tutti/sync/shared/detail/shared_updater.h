@@ -1,6 +1,6 @@
 /// The fused step's updater: its parts and state. Shared by shared_storage.cpp (where everything
-/// lies, and whose it is), shared_updater.cpp (a step), early_updates.cpp and late_updates.cpp
-/// (what of it is done before and behind it); not for users.
+/// lies, and whose it is), shared_updater.cpp (a step), hidden_updates.cpp (what
+/// of it is done before and behind it); not for users.
 #pragma once
 
 #include <torch/nn/module.h>
