@@ -1,6 +1,7 @@
 // Sums between hosts, in pieces: the bits of one sum, whenever what becomes whole.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -17,7 +18,6 @@ namespace {
 
 using test::make_tcp_members;
 using test::run_all_members;
-using test::run_members;
 
 constexpr Millis kLimit{20'000};
 
@@ -184,13 +184,25 @@ TEST(HostSums, GoInTheOrderOfHost0AfterSomeSteps) {
   });
 }
 
-// Host 1 comes late, so that a piece takes long: when host 0 has handed in one has gone.
-void begin_late(Host& here, int step, int count) {
+// Host 1 comes late: when host 0 has handed in, its first piece is under way.
+struct LateStart {
+  std::atomic<int> looks{0};      // of host 0's threads that wait
+  std::atomic<int> handed_in{0};  // steps of host 0
+};
+
+void begin_late(Host& here, LateStart& start, int step, int count) {
+  const Deadline limit(kLimit);
+  const int before = start.looks;
   here.sums.begin_step(true);
-  if (here.host == 1) std::this_thread::sleep_for(Millis{20});
+  const auto wait_for = [&](const std::function<bool()>& event) {
+    while (!event() && !limit.passed()) std::this_thread::sleep_for(Millis{1});
+    EXPECT_TRUE(event()) << "step " << step;
+  };
+  if (here.host == 1) wait_for([&] { return start.handed_in > step; });
   for (int i = count - 1; i >= 0; --i) here.put(step, i);
-  std::this_thread::sleep_for(Millis{5});
+  if (here.host == 0) wait_for([&] { return start.looks > before; });
   here.sums.end_early();
+  if (here.host == 0) start.handed_in = step + 1;
   std::vector<uint8_t> used(1);
   double rate = 1;
   here.sums.finish(used, rate, kLimit);
@@ -200,11 +212,13 @@ void begin_late(Host& here, int step, int count) {
 TEST(HostSums, MayBeBehindTheStepAfterSomeSteps) {
   const Slots layout = layout_of_pieces();
   const auto count = static_cast<int>(layout.slots.size());
+  LateStart start;
   run_all_members(make_tcp_members(2), [&](Group group) {
+    if (group.rank() == 0) group.engine().set_idle([&] { ++start.looks; });
     Host here(group, layout, true);
     bool rests = false;
     for (int step = 0; step < 25; ++step) {
-      begin_late(here, step, count);
+      begin_late(here, start, step, count);
       const int64_t rest = here.sums.num_rest();
       EXPECT_EQ(rest > 0, rests) << "as was told in the step before, " << step;
       EXPECT_EQ(here.has_sum(step, 0), rest == 0);
@@ -240,11 +254,13 @@ TEST(HostSums, AFaultBehindTheStepIsNamedToWhoWaits) {
   const auto count = static_cast<int>(layout.slots.size());
   for (const bool silent : {false, true}) {
     std::atomic<bool> over{false};
+    LateStart start;
     const auto words = test::errors_of(make_tcp_members(2), [&](Group group) {
+      if (group.rank() == 0) group.engine().set_idle([&] { ++start.looks; });
       Host here(group, layout, true);
       const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = over || here.host == 0; });
       for (int step = 0; step < 5; ++step) {
-        begin_late(here, step, count);
+        begin_late(here, start, step, count);
         if (step < 4) here.sums.add_rest(kLimit);
       }
       if (here.host == 1 && !silent) return group.abort("as the test has it");
@@ -325,133 +341,6 @@ TEST_P(UnequalHosts, AddTheSlicesThatEachHas) {
 INSTANTIATE_TEST_SUITE_P(OfReplicas, UnequalHosts,
                          testing::Values(std::vector{2, 1}, std::vector{2, 1, 1},
                                          std::vector{1, 3, 2}));
-
-SumMover::Sum sum_of(Group group, std::span<float> data) {
-  return {.start = [group, data](Millis limit) mutable {
-    return group.all_reduce(span_of(data), ReduceOp::sum, limit);
-  }};
-}
-
-// Over links that count bytes, two of each pair.
-TEST(SumMover, AddsWhatWasPutWhileItsOwnerIsElsewhere) {
-  run_all_members(make_tcp_members(2, {}, 2, test::Wire::loopback), [](Group group) {
-    SumMover mover(group);
-    for (int step = 0; step < 3; ++step) {
-      std::vector<float> a(500'000, 1.0F + static_cast<float>(group.rank())), b(7, 2.0F);
-      mover.put(sum_of(group, a));
-      mover.put(sum_of(group, b));
-      std::vector<float> c(3, 1.0F);
-      EXPECT_THROW((void)group.all_reduce(span_of(std::span(c)), ReduceOp::sum), UsageError);
-      EXPECT_THROW(group.barrier(), UsageError);
-      std::vector<Work> works;  // the engine is its owner's again
-      for (const SumMover::Sum& left : mover.take_back(kLimit)) works.push_back(left.start(kLimit));
-      works.push_back(group.all_reduce(span_of(std::span(c)), ReduceOp::sum));
-      for (Work& work : works) work.wait();
-      EXPECT_THAT(a, Each(3.0F));
-      EXPECT_THAT(b, Each(4.0F));
-      EXPECT_THAT(c, Each(2.0F));
-    }
-    EXPECT_TRUE(mover.take_back(kLimit).empty());
-  });
-}
-
-// Others may compute for longer than the limit; what they keep who has computed waiting counts.
-TEST(SumMover, CountsTheLimitFromWhereItsOwnerWaits) {
-  for (const bool comes : {true, false}) {
-    const auto members = make_tcp_members(2);
-    std::atomic<bool> over{false};
-    std::atomic<int> looks{0};
-    const auto words = test::errors_of(members, [&](Group group) {
-      std::vector<float> a(10, 1.0F);
-      if (group.rank() == 1) {
-        std::this_thread::sleep_for(Millis{400});  // longer than the limit of the group
-        if (comes) return group.all_reduce_now(span_of(std::span(a)), ReduceOp::sum);
-        while (!over) std::this_thread::sleep_for(Millis{1});
-        return;
-      }
-      const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = true; });
-      group.engine().set_idle([&] { ++looks; });
-      group.set_time_limit(Millis{100});
-      SumMover mover(group);
-      mover.put(sum_of(group, a));
-      // What has not begun comes back, and is put again: until it is under way.
-      for (auto left = mover.take_back(comes ? kLimit : Millis{200}); !left.empty();
-           left = mover.take_back(comes ? kLimit : Millis{200})) {
-        mover.put(left.front());
-        std::this_thread::yield();
-      }
-      EXPECT_TRUE(comes);
-      EXPECT_THAT(a, Each(2.0F));
-    });
-    if (comes) {
-      EXPECT_THAT(words, Each(""));
-    } else {
-      EXPECT_GT(looks, 0);
-      EXPECT_THAT(words[0],
-                  AllOf(HasSubstr("Timeout"), HasSubstr("not done within its limit of 200 ms"),
-                        HasSubstr("rank 1")));
-    }
-  }
-}
-
-// What is under way when its owner comes is done; the rest is its owner's.
-TEST(SumMover, GivesBackWhatHasNotBegun) {
-  std::atomic<bool> waits{false};
-  run_all_members(make_tcp_members(2), [&](Group group) {
-    std::vector<float> all(3, 1.0F);
-    const auto piece = [&](size_t i) { return std::span(all).subspan(i, 1); };
-    if (group.rank() == 1) {
-      while (!waits) std::this_thread::sleep_for(Millis{1});
-      for (const size_t i : {0, 1, 2}) group.all_reduce_now(span_of(piece(i)), ReduceOp::sum);
-      return;
-    }
-    group.engine().set_idle([&] { waits = true; });
-    SumMover mover(group);
-    for (const size_t i : {0, 1, 2}) mover.put(sum_of(group, piece(i)));
-    const auto left = mover.take_back(kLimit);
-    waits = true;
-    EXPECT_THAT(left, SizeIs(testing::Ge(2)));
-    for (const SumMover::Sum& one : left) one.start(kLimit).wait();
-    EXPECT_THAT(all, Each(2.0F));
-  });
-}
-
-TEST(SumMover, ThrowsWhatEndedTheGroupThenAndEverAfter) {
-  const auto members = make_tcp_members(2);
-  const auto words = test::errors_of(members, [](Group group) {
-    std::vector<float> a(10, 1.0F);
-    if (group.rank() == 1) return group.abort("as the test has it");
-    SumMover mover(group);
-    const auto until_it_has_begun = [&] {
-      while (true) {
-        mover.put(sum_of(group, a));
-        std::this_thread::sleep_for(Millis{1});
-        mover.take_back(kLimit);
-      }
-    };
-    EXPECT_THROW(until_it_has_begun(), PeerLost);
-    mover.put(sum_of(group, a));
-    mover.take_back(kLimit);
-  });
-  EXPECT_THAT(words,
-              ElementsAre(AllOf(HasSubstr("PeerLost"), HasSubstr("as the test has it")), ""));
-}
-
-TEST(SumMover, GivenUpInTheMiddleOfAStepEndsTheGroupForAll) {
-  const auto members = make_tcp_members(2);
-  std::atomic<bool> gone{false};
-  const auto words = test::errors_of(members, [&](Group group) {
-    std::vector<float> a(10, 1.0F);
-    if (group.rank() == 0) {
-      SumMover(group).put(sum_of(group, a));
-      gone = true;
-      return;
-    }
-    while (!gone) std::this_thread::sleep_for(Millis{1});
-    group.all_reduce_now(span_of(std::span(a)), ReduceOp::sum);
-  });
-  EXPECT_THAT(words[1], HasSubstr("PeerLost"));
-}
 
 }  // namespace
 }  // namespace tutti::detail

@@ -286,8 +286,9 @@ void HostExchange::hand_on(int piece) {
 
 void HostExchange::hear_of(int piece) {
   int64_t number = -1;
-  workers_.recv(span_of(std::span(&number, 1)), carrier(piece) - host_.first, 0, world_.time_limit)
-      .wait(world_.time_limit);
+  // Who carries it may wait for another host, and says for whom: a little earlier.
+  const Millis limit = world_.time_limit + Millis{1'000};
+  workers_.recv(span_of(std::span(&number, 1)), carrier(piece) - host_.first, 0, limit).wait(limit);
   TUTTI_CHECK(number == piece, "worker {} hands on piece {} instead of {}", carrier(piece), number,
               piece);
 }
