@@ -8,6 +8,7 @@
 #include <regex>
 #include <thread>
 
+#include "tutti/base/host.h"
 #include "tutti/cluster/launch/launcher.h"
 
 #include "tests/support/expect.h"
@@ -442,6 +443,24 @@ TEST(Launcher, RunsProgramsThatKnowNothingOfTutti) {
   EXPECT_EQ(failure_report(result), "");
   EXPECT_THAT(testing::internal::GetCapturedStdout(),
               AllOf(HasSubstr("worker 0\n"), HasSubstr("worker 1\n")));
+}
+
+TEST(Launcher, GivesEachWorkerAShareOfTheCores) {
+  const int share = std::max(1, host_facts().usable_cores / 2);
+  const auto threads = [](int workers, const std::vector<std::string>& environment) {
+    testing::internal::CaptureStdout();
+    const auto result = launch({.num_workers = workers,
+                                .command = {"sh", "-c", "echo ${OMP_NUM_THREADS-none}"},
+                                .environment = environment,
+                                .announce = false,
+                                .prefix_output = false});
+    EXPECT_EQ(result.exit_code, 0);
+    return testing::internal::GetCapturedStdout();
+  };
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(threads(2, {}), fmt::format("{0}\n{0}\n", share));
+  EXPECT_EQ(threads(2, {"OMP_NUM_THREADS=7"}), "7\n7\n");
+  EXPECT_EQ(threads(1, {}), "none\n");
 }
 
 }  // namespace

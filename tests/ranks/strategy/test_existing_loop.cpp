@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+
+#include "tutti/base/host.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/sync/replicated/distributed_optimizer.h"
 
@@ -62,6 +65,30 @@ TEST(ExistingLoop, AgreesWithOneProcessAndBetweenRanks) {
   ASSERT_EQ(weights.size(), 2u);
   EXPECT_EQ(weights[0], weights[1]);
   EXPECT_THAT(out.log, HasSubstr("difference below 1e-5: true"));
+}
+
+// As other launchers leave them: all cores each.
+RANK_PROGRAM(threads_of_a_loop) {
+  if (rank.arguments.at(0) == "none") unsetenv("OMP_NUM_THREADS");
+  Group world = join();
+  const int cores = host_facts().usable_cores;
+  at::set_num_threads(2 * cores);
+  torch::nn::Linear model(4, 2);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(*model, sgd, world);
+  rank.mark(fmt::format("threads {}", at::get_num_threads() == std::max(1, cores / 2) ? "share"
+                                      : at::get_num_threads() == 2 * cores            ? "all"
+                                                                                      : "other"));
+}
+
+TEST(ExistingLoop, ProcessesOfAHostShareItsCores) {
+  for (const std::string told : {"none", "said"}) {
+    const auto out = test::run_workers(2, "threads_of_a_loop", {told});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(
+        test::lines_after(out.log, "threads "),
+        testing::ElementsAre(told == "none" ? "share" : "all", told == "none" ? "share" : "all"));
+  }
 }
 
 // The mean of what ranks send, whatever is sent.

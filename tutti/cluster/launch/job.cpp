@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 #include "tutti/cluster/spec/detail/environment.h"
@@ -137,6 +138,10 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
   for (const std::string& entry : prepared_) add(entry);
   for (const std::string& entry : options_.environment) add(entry);
   for (char** entry = environ; *entry != nullptr; ++entry) add(*entry);
+  // LibTorch takes all cores, in each worker.
+  if (options_.num_workers > 1)
+    add(fmt::format("OMP_NUM_THREADS={}",
+                    std::max(1, host_facts().usable_cores / options_.num_workers)));
   return all;
 }
 

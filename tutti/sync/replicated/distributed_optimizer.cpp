@@ -1,9 +1,17 @@
 #include "tutti/sync/replicated/distributed_optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <torch/optim/optimizer.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdlib>
+#include <functional>
 #include <unordered_set>
 
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/net/host_meeting.h"
 #include "tutti/sync/replicated/detail/gradient_reducer.h"
 #include "tutti/sync/tensors.h"
 
@@ -40,6 +48,31 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
   return tensors;
 }
 
+// Collective. Processes that may use the same cores take a share each, where nobody has said
+// another number; LibTorch's default is all of them, in each.
+void share_cores(Group& group, Millis limit) {
+  const HostFacts& facts = host_facts();
+  const auto number_of = [](const std::string& words) {
+    return static_cast<int64_t>(std::hash<std::string>()(words));
+  };
+  std::array own{number_of(fmt::format("{} {}", boot_id(), fmt::join(facts.cores, ","))),
+                 number_of(fmt::format("{} {}", facts.pid_namespace, getpid()))};
+  std::vector<int64_t> all(own.size() * static_cast<size_t>(group.size()));
+  group.all_gather(span_of(std::span(own)), span_of(std::span(all)), limit).wait(limit);
+  std::unordered_set<int64_t> processes;
+  for (size_t rank = 0; rank < all.size(); rank += own.size())
+    if (all[rank] == own[0]) processes.insert(all[rank + 1]);
+  const int share = std::max(1, facts.usable_cores / static_cast<int>(processes.size()));
+  const bool told =
+      std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr;
+  if (told || processes.size() == 1 || at::get_num_threads() <= share) return;
+  log(LogLevel::info,
+      "DistributedOptimizer: {} threads for LibTorch instead of {}, since {} processes share {} "
+      "cores; OMP_NUM_THREADS says another number",
+      share, at::get_num_threads(), processes.size(), facts.usable_cores);
+  at::set_num_threads(share);
+}
+
 }  // namespace
 
 struct DistributedOptimizer::State {
@@ -70,8 +103,9 @@ struct DistributedOptimizer::State {
 DistributedOptimizer::DistributedOptimizer(const torch::nn::Module& module,
                                            torch::optim::Optimizer& optimizer, Group group,
                                            const DistributedOptimizerOptions& options)
-    : state_(std::make_unique<State>(parameters_of(module, optimizer), optimizer, std::move(group),
-                                     options)) {}
+    : state_(std::make_unique<State>(parameters_of(module, optimizer), optimizer, group, options)) {
+  share_cores(group, options.time_limit);
+}
 
 DistributedOptimizer::~DistributedOptimizer() = default;
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;

@@ -33,7 +33,9 @@ struct DistributedOptimizerOptions {
 /// ranks, for a step in which no parameter has a gradient on any.
 class DistributedOptimizer {
  public:
-  /// Collective. `optimizer` trains parameters of `module`.
+  /// Collective. `optimizer` trains parameters of `module`. Processes that may use the same cores
+  /// get as many threads of LibTorch each as there are cores for it, unless OMP_NUM_THREADS or
+  /// MKL_NUM_THREADS is set or there are fewer.
   DistributedOptimizer(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                        Group group, const DistributedOptimizerOptions& options = {});
   ~DistributedOptimizer();
