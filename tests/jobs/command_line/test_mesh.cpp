@@ -38,7 +38,7 @@ TEST(TrainOnMesh, ItsCheckpointBecomesOneFile) {
 
 TEST(TrainOnMesh, SaysWhatItTrains) {
   EXPECT_THAT(train_on_mesh({"--strategy", "mirrored", "--mesh", "stage=2", "--microbatches", "4",
-                             "--take", "512", "--max-steps", "2", "--verbose", "0"}),
+                             "--take", "512", "--max-steps", "2"}),
               Exits(0, Out(HasSubstr("mesh: 2 replicas: stage 2; pipeline 1f1b, 4 microbatches")),
                     Out(HasSubstr("in 2 processes"))));
 }

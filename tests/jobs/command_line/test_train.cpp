@@ -47,6 +47,12 @@ TEST(Train, HelpShowsExamples) {
                                  HasSubstr("--reduction-shape")))));
 }
 
+TEST(Train, Verbose0IsSilent) {
+  EXPECT_THAT(
+      train({"mlp", "--data", kDoodles, "--take", "256", "--max-steps", "1", "--verbose", "0"}),
+      Exits(0, Out("")));
+}
+
 TEST(Train, FiguresAndFiles) {
   const TempFolder folder;
   const std::string out = folder / "a/b", file = folder / "figures.json";

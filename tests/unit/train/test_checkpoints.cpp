@@ -133,8 +133,12 @@ TEST(Checkpoints, MoreStepsAfterAllThatWereAskedFor) {
     EXPECT_EQ(trained_of(other, history), straight({})) << first;
     // And what is done is done.
     Model third = checkpointed_model({});
-    const History same =
-        third.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
+    FitOptions again = three_epochs({.folder = folder.path(), .resume = true});
+    again.verbose = 1;
+    testing::internal::CaptureStdout();
+    const History same = third.fit(samples(), std::move(again));
+    EXPECT_THAT(testing::internal::GetCapturedStdout(),
+                HasSubstr("nothing is left to do: 12 steps, all that were asked for"));
     EXPECT_EQ(trained_of(third, same), straight({})) << first;
   }
 }

@@ -327,13 +327,13 @@ History fit(const TrainFlags& flags, Model& model, const Plan& plan) {
 // Collective over workers; worker 0 writes and prints, or the lowest that is left.
 int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
-  const bool speaks = strategy.world().chief;
+  const bool chief = strategy.world().chief, speaks = flags.verbose > 0;
   Model model(strategy, [&plan] { return plan.graph; }, model_layout(flags));
   model.compile(plan.compile);
   plan.out.know();
-  if (speaks) announce(flags, plan, strategy);
+  if (chief && speaks) announce(flags, plan, strategy);
 
-  if (!flags.out.empty() && speaks) write_spec(flags, plan.spec);
+  if (!flags.out.empty() && chief) write_spec(flags, plan.spec);
   const History history = fit(flags, model, plan);
   Outputs outputs;
   for (const std::string& why : history.lost) outputs.attempt("", [&] { throw Error(why); });
@@ -354,7 +354,8 @@ int train_here(const TrainFlags& flags, Plan& plan) {
           figures_of(flags, plan.spec, strategy, model, history, sha256, there, wire_bytes);
       write_file_atomically(flags.json, json_text(json, 2) + "\n");
     });
-    say_what_came_out(flags, plan.spec, strategy, history, outputs.saved(), has_figures);
+    if (speaks)
+      say_what_came_out(flags, plan.spec, strategy, history, outputs.saved(), has_figures);
     if (there.finished < there.workers)
       say("{} of {} workers came to the end\n", there.finished, there.workers);
   });

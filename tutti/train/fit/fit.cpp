@@ -57,10 +57,12 @@ bool not_in_step(const ps::Client* servers) {
   return servers != nullptr && !servers->spec().staleness.synchronous();
 }
 
-// Of input that was waited for, or mended.
+// Of input that was waited for, or mended. In a training of seconds the first batches are all that
+// is waited for.
 std::string words_worth_saying(const data::LoaderReport& input) {
-  constexpr double kWorthSaying = 0.05;
-  return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
+  constexpr double kWorthSaying = 0.05, kSeconds = 5;
+  const bool waited = input.seconds > kSeconds && input.wait_share() > kWorthSaying;
+  return waited || !input.replaced.empty() ? input.to_string() : "";
 }
 
 bool computes_alone(const World& world) { return world.processes() == 1 && world.threads() == 1; }
@@ -165,6 +167,11 @@ History Fit::run() {
     run_epoch(*plan);
     at = {.epoch = plan->number + 1, .steps = history_.steps};
   }
+  if (saved_.resumed)
+    shown_.progress->say(fmt::format(
+        "nothing is left to do: {} steps, all that were asked for, had been made; ask for more "
+        "(`epochs`, --epochs)",
+        history_.steps));
   std::string lost;
   if (saved_.checkpoints) {
     lost = saved_.checkpoints->end();
