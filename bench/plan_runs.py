@@ -85,16 +85,23 @@ CONFIGURATIONS = [
     ("resnet", 32, 3, 1, 500, {"servers": 1, "staleness": "inf"}),
 ]
 SEED = 20261126  # of what is held out
+# Held out of any fitting, but known when something was chosen: the links of three were made slower after a first
+# look, where the cores were the limit; the fourth was one of two by which it was chosen how hosts meet where nobody
+# waits.
+SEEN = [("gpt", 8, 4, 1, 500, {}), ("gpt", 256, 4, 1, 200, {}), ("gpt", 64, 4, 2, 200, {}),
+        ("resnet", 32, 3, 1, 500, {"servers": 1, "staleness": "inf"})]
 
 
 def configurations():
-    """All of them with whether each is held out."""
+    """All of them with whether each is held out: "", "held out", or "held out, seen"."""
     runs = [dataclasses.replace(NETS[net], batch=batch, hosts=hosts, replicas=replicas, mbit=mbit, **more)
             for net, batch, hosts, replicas, mbit, more in CONFIGURATIONS]
     order = list(range(len(runs)))
     random.Random(SEED).shuffle(order)
     held_out = set(order[::3])
-    return [(run, index in held_out) for index, run in enumerate(runs)]
+    seen = {index for index, configuration in enumerate(CONFIGURATIONS) if configuration in SEEN}
+    words = {index: "held out, seen" if index in seen else "held out" for index in held_out}
+    return [(run, words.get(index, "")) for index, run in enumerate(runs)]
 
 
 def tutti(*words):
@@ -189,7 +196,7 @@ def line_of(row):
     return (f"| {run.net()} | {figures['bytes'] / 1e6:.2f} | {run.kind()} | {run.hosts} x {run.replicas} | {run.batch} "
             f"| {link} | {figures['compute_ms']:.1f} | {step:.1f} | {low:.1f} to {high:.1f} | {figures['taken_ms']:.1f} "
             f"| {100 * row['error']:+.1f} % | {'yes' if row['inside'] else 'no'} "
-            f"| {'held out' if row['held_out'] else ''} | {100 * figures['core_share']:.0f} % |")
+            f"| {row['held_out']} | {100 * figures['core_share']:.0f} % |")
 
 
 HEAD = ("| network | MB | how | hosts x replicas | batch | link | compute ms | predicted ms | 80 % within | measured ms "
@@ -220,6 +227,7 @@ def page(rows, busiest, command):
     kept = [row for row in rows if row["figures"]["core_share"] <= busiest]
     left_out = [row for row in rows if row["figures"]["core_share"] > busiest]
     parts = [("all", kept), ("held out", [row for row in kept if row["held_out"]]),
+             ("held out, not seen", [row for row in kept if row["held_out"] == "held out"]),
              ("others", [row for row in kept if not row["held_out"]])]
     lines = ["# Predictions beside runs", "", f"    {command}", "",
              f"Hosts are network namespaces of a machine of {CORES} cores, their links shaped by tbf; devices are",

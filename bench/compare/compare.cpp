@@ -36,6 +36,7 @@ const std::string kSeparate = "PyTorch, 2 that never talk";
 const std::string kCompiled = "PyTorch compiled, 2 threads";
 const std::string kCompiledRanks = "PyTorch compiled, DeepSpeed";
 const std::string kJax = "JAX, 2 cores";
+const std::string kJaxDevices = "JAX, 2 devices";
 const std::string kJaxSeparate = "JAX, 2 that never talk";
 const std::string kIndependent = "ours, 2 that never talk";
 const std::string kPlain = "plain LibTorch";
@@ -58,6 +59,7 @@ std::unique_ptr<Contender> make(const std::string& name, const std::string& data
         .talk = true,
         .deepspeed = true}},
       {kJax, {.program = "jax_step.py", .threads = kAll}},
+      {kJaxDevices, {.program = "jax_step.py", .threads = kAll, .devices = kAll}},
       {kJaxSeparate, {.program = "jax_step.py", .processes = kAll}}};
   if (const auto ours = strategies.find(name); ours != strategies.end())
     return make_ours(ours->second, data);
@@ -68,7 +70,7 @@ std::unique_ptr<Contender> make(const std::string& name, const std::string& data
 
 // What a contender needs besides PyTorch, and is left out without; empty where that is nothing.
 std::string package_of(const std::string& name) {
-  if (name == kJax || name == kJaxSeparate) return "JAX";
+  if (name.starts_with("JAX")) return "JAX";
   return name == kCompiledRanks ? "DeepSpeed" : "";
 }
 
@@ -219,6 +221,7 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
         {kThreads, kCompiled, 1.1, 1.3},
         {kThreads, kCompiledRanks, 1.15, 1.5},
         {kThreads, kJax, 0.95, 1.1},
+        {kThreads, kJaxDevices, 0.95, 1.1},
         {kThreads, kJaxSeparate, 0.6, 0.75},
         {kThreads, kIndependent, 0.92, 1.0},
         one}},
@@ -231,6 +234,7 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
         {kThreads, kCompiled, 1.1, 1.2},
         {kThreads, kCompiledRanks, 1.1, 1.2},
         {kThreads, kJax, 2.3, 2.6},
+        {kThreads, kJaxDevices, 2.3, 2.6},
         {kThreads, kJaxSeparate, 1.6, 1.8},
         {kThreads, kIndependent, 0.97, 1.0},
         one}},
@@ -243,6 +247,7 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
         {kThreads, kCompiled, 1.05, 1.2},
         {kThreads, kCompiledRanks, 1.1, 1.2},
         {kThreads, kJax, 1.0, 1.1},
+        {kThreads, kJaxDevices, 1.0, 1.1},
         {kThreads, kJaxSeparate, 1.0, 1.1},
         {kThreads, kIndependent, 1.0, 1.0},
         one}},

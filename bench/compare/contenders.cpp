@@ -97,6 +97,8 @@ class Peers final : public Contender {
     if (plan_.talk)
       command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
                                      std::to_string(plan_.processes), "--store", store_.path()});
+    if (plan_.devices > 1)
+      command.insert(command.end(), {"--devices", std::to_string(plan_.devices)});
     if (plan_.deepspeed) command.insert(command.end(), {"--deepspeed", deepspeed_library()});
     return command;
   }

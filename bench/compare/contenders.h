@@ -38,6 +38,7 @@ struct PeerPlan {
   int threads = 1;         ///< of each, with as many times the batch
   bool talk = false;       ///< they are ranks of one job
   bool deepspeed = false;  ///< and add through DeepSpeed's shared memory
+  int devices = 1;         ///< of each, which share its threads (JAX)
 };
 /// They stay and wait for the next trial. Throws Error when they do not start.
 std::unique_ptr<Contender> make_peers(const PeerPlan& plan, const std::string& data);

@@ -1,7 +1,9 @@
 """JAX's side of `tutti_bench compare`: what a training step costs there, by one process with the cores it is given.
 
-  jax_step.py --data DIR --rank R --ranks N --cores 0,1
+  jax_step.py --data DIR --rank R --ranks N --cores 0,1 --devices D
 
+With two or more devices of the CPU, which share the cores, it is data parallel: each has its part of the batch and a
+copy of the state, and XLA adds the gradients.
 Jitted with its state donated; Adam by hand, as optax computes it; the first weights and the batches are PyTorch's.
 Commands and answers are those of talk.py; the first of a model compiles it.
 """
@@ -16,6 +18,7 @@ def parse_arguments():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--cores", default="", help="pinned to these")
+    parser.add_argument("--devices", type=int, default=1, help="of the CPU")
     return parser.parse_args()
 
 
@@ -23,6 +26,7 @@ arguments = parse_arguments()
 if arguments.cores:  # before JAX counts them for its threads
     os.sched_setaffinity(0, {int(core) for core in arguments.cores.split(",")})
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={arguments.devices}"
 
 try:
     import jax  # noqa: E402
@@ -31,6 +35,7 @@ except ImportError as error:
 import numpy  # noqa: E402
 from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import doodles  # noqa: E402
 import models  # noqa: E402
@@ -119,10 +124,12 @@ class Trainer:
         if self.scanned > 1:  # one call takes as many as there are, in turn
             batches = [batches[number % len(batches)] for number in range(self.scanned)]
             batches = [tuple(numpy.stack(parts) for parts in zip(*batches))]
-        self.batches = [jax.device_put(batch) for batch in batches]
+        mesh = Mesh(numpy.array(jax.devices()), ("data",))
+        parts = NamedSharding(mesh, PartitionSpec(*[None] * (self.scanned > 1), "data"))
+        self.batches = [jax.device_put(batch, parts) for batch in batches]
         layers = weights_of(name)
         zeros = [jax.tree.map(jnp.zeros_like, layers) for _ in range(2)]
-        self.state = (layers, *zeros, jnp.float32(0))
+        self.state = jax.device_put((layers, *zeros, jnp.float32(0)), NamedSharding(mesh, PartitionSpec()))
         call = step if self.scanned == 1 else (lambda state, batches: lax.scan(step, state, batches))
         self.call = jax.jit(call, donate_argnums=0)
         self.losses = None

@@ -2,14 +2,17 @@
 
   step.py MODE --data DIR --rank R --ranks N --threads T --cores 0,1 --store FILE
 
-MODE  ddp     one of N ranks of DistributedDataParallel (bucket views, fused Adam), over Gloo unless
-              --backend tutti says otherwise
+MODE  ddp     one of N ranks of DistributedDataParallel (bucket views, static graph, fused Adam), over
+              Gloo unless --backend tutti says otherwise
       alone   trains by itself with T threads: one process of N threads, or one of N that never talk
 
-Commands and answers are those of talk.py.
+Each model is trained in the fastest of its settings (memory format of convolutions, size of DDP's
+buckets), which a short trial finds and each answer says. Commands and answers are those of talk.py.
 """
 import argparse
+import itertools
 import os
+import time
 
 
 def parse_arguments():
@@ -38,16 +41,22 @@ import models  # noqa: E402
 import talk  # noqa: E402
 
 
-class Trainer:
-    """One model with its optimizer, kept between commands."""
+FORMATS = {"cnn": (torch.channels_last, torch.contiguous_format)}
+BUCKETS = (25, 1, 2, 5, 100)  # MB, of ddp; the first is DDP's own
+TRIAL_STEPS = 20
 
-    def __init__(self, name, batch):
-        self.model = models.make_model(name)
+
+class Training:
+    """A model and its optimizer in one setting."""
+
+    def __init__(self, name, batches, memory_format, bucket_mb):
+        self.model = models.make_model(name).to(memory_format=memory_format)
         if arguments.mode == "ddp":
-            self.model = nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self.model = nn.parallel.DistributedDataParallel(
+                self.model, gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=bucket_mb)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
-        self.batches = doodles.batches(arguments.data, batch, arguments.rank, arguments.ranks,
-                                       talk.PRELOADED)
+        self.batches = [(x.contiguous(memory_format=memory_format), y) for x, y in batches]
+        self.words = f"{memory_format}" + (f", buckets of {bucket_mb} MB" if bucket_mb else "")
         self.last_loss = None
 
     def train(self, steps):
@@ -60,11 +69,42 @@ class Trainer:
             optimizer.step()
         return steps
 
+    def seconds(self):
+        """Of TRIAL_STEPS: of the slowest rank."""
+        begin = time.perf_counter()
+        self.train(TRIAL_STEPS)
+        taken = torch.tensor([time.perf_counter() - begin])
+        if arguments.mode == "ddp":
+            torch.distributed.all_reduce(taken, torch.distributed.ReduceOp.MAX)
+        return taken.item()
+
+
+class Trainer:
+    """The training of a model that is the fastest, kept between commands."""
+
+    def __init__(self, name, batch):
+        batches = doodles.batches(arguments.data, batch, arguments.rank, arguments.ranks,
+                                  talk.PRELOADED)
+        settings = list(itertools.product(FORMATS.get(name, (torch.contiguous_format,)),
+                                          BUCKETS if arguments.mode == "ddp" else (None,)))
+        best = settings[0]
+        if len(settings) > 1:
+            tried = [Training(name, batches, *setting) for setting in settings]
+            times = [[training.seconds() for training in tried] for _ in range(4)][1:]  # the first is warm-up
+            sums = [sum(of_one) for of_one in zip(*times)]
+            best = settings[sums.index(min(sums))]
+        self.training = Training(name, batches, *best)
+        self.words = self.training.words
+
+    def train(self, steps):
+        return self.training.train(steps)
+
     def loss(self):
-        return self.last_loss.item()
+        return self.training.last_loss.item()
 
 
 def main():
+    torch.set_flush_denormal(True)  # threads made from here on inherit it
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     hello = {"torch": torch.__version__}

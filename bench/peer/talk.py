@@ -2,7 +2,7 @@
 
 A line when it has started; then a command a line on stdin, each answered by a line, until stdin ends:
   {"model": "mlp", "batch": 64, "steps": 500, "warmup": 20}
-  {"images_per_second": 123456.0, "step_ms": 0.5, "loss": 1.2}      of this process alone
+  {"images_per_second": 123456.0, "step_ms": 0.5, "loss": 1.2, "setting": ""}     of this process alone
 Batches are tensors in memory before the clock starts, as with `tutti bench step --preload`.
 """
 import gc
@@ -20,7 +20,7 @@ def measure(trainer, batch, steps, warmup, meet):
     steps = trainer.train(steps)
     seconds = time.perf_counter() - begin
     return {"images_per_second": batch * steps / seconds, "step_ms": 1000 * seconds / steps,
-            "loss": trainer.loss()}
+            "loss": trainer.loss(), "setting": getattr(trainer, "words", "")}
 
 
 def answer_commands(make_trainer, hello, meet=lambda: None):
