@@ -184,10 +184,21 @@ TEST(HostSums, GoInTheOrderOfHost0AfterSomeSteps) {
   });
 }
 
-// Host 1 comes late: when host 0 has handed in, its first piece is under way.
+// Host 1 comes late: when it does, host 0 has one piece under way and has handed in.
 struct LateStart {
-  std::atomic<int> looks{0};      // of host 0's threads that wait
+  std::atomic<int> looks{0};      // of host 0's mover, which waits
   std::atomic<int> handed_in{0};  // steps of host 0
+  std::atomic<int> waits_in{0};   // of these, the last one that it waited in
+
+  void watch(const Group& group) {
+    if (group.rank() != 0) return;
+    group.engine().set_idle([this, owner = std::this_thread::get_id()] {
+      if (std::this_thread::get_id() == owner)
+        waits_in = handed_in.load();
+      else
+        ++looks;
+    });
+  }
 };
 
 void begin_late(Host& here, LateStart& start, int step, int count) {
@@ -198,7 +209,7 @@ void begin_late(Host& here, LateStart& start, int step, int count) {
     while (!event() && !limit.passed()) std::this_thread::sleep_for(Millis{1});
     EXPECT_TRUE(event()) << "step " << step;
   };
-  if (here.host == 1) wait_for([&] { return start.handed_in > step; });
+  if (here.host == 1) wait_for([&] { return start.waits_in > step; });
   for (int i = count - 1; i >= 0; --i) here.put(step, i);
   if (here.host == 0) wait_for([&] { return start.looks > before; });
   here.sums.end_early();
@@ -214,7 +225,7 @@ TEST(HostSums, MayBeBehindTheStepAfterSomeSteps) {
   const auto count = static_cast<int>(layout.slots.size());
   LateStart start;
   run_all_members(make_tcp_members(2), [&](Group group) {
-    if (group.rank() == 0) group.engine().set_idle([&] { ++start.looks; });
+    start.watch(group);
     Host here(group, layout, true);
     bool rests = false;
     for (int step = 0; step < 25; ++step) {
@@ -256,7 +267,7 @@ TEST(HostSums, AFaultBehindTheStepIsNamedToWhoWaits) {
     std::atomic<bool> over{false};
     LateStart start;
     const auto words = test::errors_of(make_tcp_members(2), [&](Group group) {
-      if (group.rank() == 0) group.engine().set_idle([&] { ++start.looks; });
+      start.watch(group);
       Host here(group, layout, true);
       const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = over || here.host == 0; });
       for (int step = 0; step < 5; ++step) {
