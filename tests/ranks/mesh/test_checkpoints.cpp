@@ -75,11 +75,14 @@ const std::vector<Pair> kPairs = {
      {.mesh = "data=2,stage=2,tensor=2", .microbatches = 4, .shard = "parameters"}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MeshResume, ::testing::ValuesIn(kPairs), [](const auto& info) {
-  std::string name = fmt::format("{}to{}", info.param.from.word(), info.param.to.word());
+std::string name_of(const MeshCase& from, const MeshCase& to) {
+  std::string name = fmt::format("{}to{}", from.word(), to.word());
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MeshResume, ::testing::ValuesIn(kPairs),
+                         [](const auto& info) { return name_of(info.param.from, info.param.to); });
 
 /// Kills this process once so many steps are done.
 class KillAfter final : public Sink {
@@ -109,26 +112,44 @@ RANK_PROGRAM(train_kept_on_mesh) {
   rank.mark("weights " + model.weights_sha256());
 }
 
-TEST(MeshResumeOfProcesses, GoesOnAfterSigkill) {
-  for (const auto& [workers, from, to] : std::vector<std::tuple<int, MeshCase, MeshCase>>{
-           {4, {"stage=2,tensor=2", 8}, {"data=2,stage=2", 4}},
-           {2, {"stage=2", 8, "zb-v"}, {"tensor=2", 8}},
-           {4,
-            {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
-            {.mesh = "data=2,tensor=2", .microbatches = 4, .shard = "parameters"}}}) {
-    const test::TempFolder folder;
-    const auto killed =
-        test::run_workers(workers, "train_kept_on_mesh", {from.word(), folder.path(), "5"});
-    EXPECT_NE(killed.exit_code, 0) << killed.log;
-    ASSERT_FALSE(trainings_in(folder.path()).empty()) << killed.log;
-    const auto out =
-        test::run_workers(workers, "train_kept_on_mesh", {to.word(), folder.path(), "0"});
-    ASSERT_EQ(out.exit_code, 0) << out.log;
-    EXPECT_THAT(test::lines_after(out.log, "weights "),
-                ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(straight())))
-        << out.log;
-  }
+struct KilledPair {
+  int workers;
+  MeshCase from, to;
+};
+
+class MeshResumeOfProcesses : public ::testing::TestWithParam<KilledPair> {};
+
+TEST_P(MeshResumeOfProcesses, GoesOnAfterSigkill) {
+  const auto& [workers, from, to] = GetParam();
+  const test::TempFolder folder;
+  const auto killed =
+      test::run_workers(workers, "train_kept_on_mesh", {from.word(), folder.path(), "5"});
+  EXPECT_NE(killed.exit_code, 0) << killed.log;
+  ASSERT_FALSE(trainings_in(folder.path()).empty()) << killed.log;
+  const auto out =
+      test::run_workers(workers, "train_kept_on_mesh", {to.word(), folder.path(), "0"});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "weights "),
+              ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(straight())))
+      << out.log;
 }
+
+const std::vector<KilledPair> kKilledPairs = {
+    {4, {"stage=2,tensor=2", 8}, {"data=2,stage=2", 4}},
+    {2, {"stage=2", 8, "zb-v"}, {"tensor=2", 8}},
+    {2, {"stage=2", 8, "dualpipe-v"}, {"stage=2", 8, "interleaved", 2}},
+    {2, {"tensor=2", 8}, {"stage=2", 8, "gpipe"}},
+    {4, {"data=4", 2}, {"stage=4", 8, "1f1b", 0, "full"}},
+    {4, {"stage=4", 8}, {"data=4", 2}},
+    {4,
+     {"data=2,tensor=2", 4},
+     {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"}},
+    {4,
+     {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
+     {.mesh = "data=2,tensor=2", .microbatches = 4, .shard = "parameters"}}};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MeshResumeOfProcesses, ::testing::ValuesIn(kKilledPairs),
+                         [](const auto& info) { return name_of(info.param.from, info.param.to); });
 
 TEST(MeshCheckpoint, HasWholeTensors) {
   const test::TempFolder folder;

@@ -9,6 +9,7 @@
 #include "tutti/base/event.h"
 
 #include "tests/ranks/mesh/mesh_training.h"
+#include "tests/ranks/train/slow_disk.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"
 
@@ -37,15 +38,16 @@ class SignalAt final : public Sink {
 
 struct Phase {
   const char* name;
-  const char* event;
-  int64_t after;  ///< events of that name
+  const char* event;  ///< or fsync(): a part of a checkpoint is written, and has not its name yet
+  int64_t after;      ///< so many of them
 };
 /// Of a rank with one stage and 4 microbatches.
 const std::vector<Phase>& phases() {
   static const std::vector<Phase> all{{"forward", "pipeline.F", 6},
                                       {"backward", "pipeline.B", 6},
                                       {"update", "sync.exchange", 2},
-                                      {"checkpoint", "train.step", 2}};
+                                      {"checkpoint", "train.step", 2},
+                                      {"save", "fsync()", 3}};
   return all;
 }
 
@@ -55,8 +57,13 @@ constexpr Millis kLimit{3'000};
 RANK_PROGRAM(train_and_fail) {
   const MeshCase one = MeshCase::from(rank.arguments[0]);
   const Phase& phase = phases()[std::stoul(rank.arguments[3])];
-  if (rank.rank == std::stoi(rank.arguments[2]))
-    add_sink(std::make_shared<SignalAt>(phase.event, phase.after, std::stoi(rank.arguments[4])));
+  const int signal = std::stoi(rank.arguments[4]);
+  if (rank.rank == std::stoi(rank.arguments[2])) {
+    if (phase.event == std::string_view("fsync()"))
+      test::signal_in_fsync(static_cast<int>(phase.after), signal);
+    else
+      add_sink(std::make_shared<SignalAt>(phase.event, phase.after, signal));
+  }
   StrategyOptions options = test::options_of("multi_worker", one);
   options.time_limit = kLimit;
   Model model = test::make_model(Strategy(options), one, test::small_gpt());
@@ -106,7 +113,7 @@ std::vector<Failure> failures() {
         all.push_back({mesh, workers, victim, phase, SIGKILL});
         stops.push_back({mesh, workers, victim, phase, SIGSTOP});
       }
-    const auto last = stops.rbegin() + static_cast<std::ptrdiff_t>(phase);
+    const auto last = stops.rbegin() + static_cast<std::ptrdiff_t>(phase % stops.size());
     all.insert(all.end(), every ? stops.rbegin() : last, every ? stops.rend() : last + 1);
   }
   return all;

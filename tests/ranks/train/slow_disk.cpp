@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -20,6 +21,8 @@ struct Disk {
   std::condition_variable changed;
   bool held = false;
   int error = 0;
+  std::atomic<int> before_signal = 0;  // fsync() that are still to come
+  std::atomic<int> signal = 0;
   std::atomic<bool> reads_late = false;
   std::string late_name;
   std::chrono::milliseconds late_time{0};
@@ -59,6 +62,11 @@ void hold_disk() { set(true, 0); }
 void release_disk() { set(false, 0); }
 void fail_disk(int number) { set(false, number); }
 
+void signal_in_fsync(int nth, int signal) {
+  disk().signal = signal;
+  disk().before_signal = nth;
+}
+
 void slow_read(const std::string& name, std::chrono::milliseconds time) {
   const std::lock_guard lock(disk().mutex);
   disk().late_name = name;
@@ -76,6 +84,7 @@ extern "C" ssize_t read(int fd, void* to, size_t bytes) {
 
 extern "C" int fsync(int fd) {
   auto& disk = tutti::test::disk();
+  if (disk.signal != 0 && --disk.before_signal == 0) std::raise(disk.signal.exchange(0));
   std::unique_lock lock(disk.mutex);
   disk.changed.wait(lock, [&] { return !disk.held; });
   errno = disk.error;
