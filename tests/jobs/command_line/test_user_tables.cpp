@@ -35,6 +35,21 @@ TEST_F(UserData, ColumnsOfATableAreWhatTheFlagsSay) {
               AllOf(HasSubstr("column \"area\": got \"-\""), HasSubstr("--missing")));
 }
 
+TEST_F(UserData, ATableOfFewRowsIsOneBatchUnlessAnotherIsSaid) {
+  std::string text = "area,kind\n";
+  for (int row = 0; row < 54; ++row) text += fmt::format("{},{}\n", row, row < 20 ? "a" : "b");
+  const std::string table = folder_ / "few.csv";
+  put_bytes(table, text);
+  const Words words = {"train", "mlp", "--data", table, "--target", "kind", "--epochs", "1"};
+  EXPECT_THAT(tutti(words),
+              Exits(0, Out(AllOf(HasSubstr("global batch: all 49 samples, which are fewer than"),
+                                 HasSubstr("global batch 49")))));
+  EXPECT_THAT(tutti(words + Words{"--replicas", "3", "--strategy", "mirrored"}),
+              Exits(0, Out(HasSubstr("global batch 49"))));
+  EXPECT_THAT(tutti(words + Words{"--batch-size", "128"}),
+              Exits(2, Err(HasSubstr("--batch-size 128 is more than the 49 training samples"))));
+}
+
 // Means and deviations of the rows that are trained on, which a table of the test's own cuts alike.
 TEST_F(UserData, WhatIsHeldOutOfATableTeachesNothing) {
   const std::string out = folder_ / "run", table = folder_ / "outlier.csv";
