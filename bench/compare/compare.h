@@ -49,6 +49,7 @@ struct CollectiveComparison {
   Collective collective = Collective::all_reduce;
   std::vector<int64_t> bytes;
   int64_t rounds = 5;
+  std::vector<std::string> memories = {"engine"};  ///< of shm: AllReduceRow::memory, each measured
   bool quick = false;
   std::vector<std::string> more_words;  ///< flags for our own measurement
 };

@@ -45,9 +45,13 @@ int beside_peers(const AllReduceFlags& flags) {
                                   .collective = bench.collective,
                                   .bytes = bench.bytes,
                                   .rounds = flags.rounds};
+  if (bench.own_memory)
+    comparison.memories = {"own"};
+  else if (bench.collective == Collective::all_reduce)
+    comparison.memories = {"engine", "own"};
   auto& words = comparison.more_words;
   words = {"--order", flags.order, "--streams", std::to_string(flags.streams)};
-  if (flags.processes) words.emplace_back("--processes");
+  if (flags.processes && !bench.own_memory) words.emplace_back("--processes");
   if (flags.no_pin) words.emplace_back("--no-pin");
   if (!flags.table.empty()) words.insert(words.end(), {"--algorithm-table", flags.table});
   CollectivePeers peers;
@@ -92,7 +96,9 @@ void add_all_reduce(Command& program) {
   add_all_reduce_flags(command, *flags);
   command.footer =
       "Each round measures here and every peer in turn; the rows are medians of the rounds' "
-      "ratios.\n\n"
+      "ratios.\n"
+      "All-reduce of shm is measured twice, with vectors in memory of the engine and in the ranks' "
+      "own, as\npeers have them (--memory own: that alone).\n\n"
       "Examples:\n"
       "  tutti_bench all-reduce --engine tcp --ranks 2\n"
       "  tutti_bench all-reduce --ranks 4 --collective all_gather --bytes 64K,1M --json "

@@ -100,12 +100,13 @@ TEST(BenchSmoke, AllReduce) {
     int ranks;
     std::string floor;
     Words more;
-    std::string members;
+    std::string members, memory = "engine";
   } cases[] = {{"shm", 3, "plain loop", {}, "threads"},
                {"shm", 2, "plain loop", {"--processes"}, "processes"},
+               {"shm", 2, "plain loop", {"--processes", "--memory", "own"}, "processes", "own"},
                {"solo", 1, "plain loop", {}, "threads"},
-               {"tcp", 3, "raw stream", {"--order", "any"}, "threads"},
-               {"tcp", 2, "raw stream", {"--processes", "--streams", "2"}, "processes"}};
+               {"tcp", 3, "raw stream", {"--order", "any"}, "threads", "own"},
+               {"tcp", 2, "raw stream", {"--processes", "--streams", "2"}, "processes", "own"}};
   for (const auto& c : cases) {
     const auto result =
         bench(words_of("all-reduce --bytes 8,1K,1M --rounds 1 --engine " + c.engine) +
@@ -121,6 +122,7 @@ TEST(BenchSmoke, AllReduce) {
       EXPECT_EQ(line.at("collective"), "all_reduce");
       EXPECT_EQ(line.at("floor"), c.floor);
       EXPECT_EQ(line.at("members"), c.members);
+      EXPECT_EQ(line.at("memory"), c.memory);
     }
     EXPECT_THAT(result.out, HasSubstr(get_bytes(folder / "f.json"))) << "the same lines, once";
   }

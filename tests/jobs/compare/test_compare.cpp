@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "tutti/base/host.h"
 
@@ -43,7 +44,7 @@ TEST_F(BesidePeers, Compare) {
   const auto lines = lines_of(folder / "f.json");
   const bool no_jax = result.out.find("JAX is left out: ") != std::string::npos;
   const bool no_deepspeed = result.out.find("DeepSpeed is left out: ") != std::string::npos;
-  EXPECT_EQ(lines.size(), 10u - 2 * no_jax - no_deepspeed) << result.out;
+  EXPECT_EQ(lines.size(), 11u - 3 * no_jax - no_deepspeed) << result.out;
   for (const json& line : lines) {
     EXPECT_GT(line.at("ratio").get<double>(), 0);
     for (const char* name : {"commit", "machine", "compiler", "torch", "bound", "aim"})
@@ -59,8 +60,12 @@ TEST_F(BesidePeers, AllReduce) {
                                    "--json", folder / "f.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::map<std::string, double> theirs_us;
-  for (const json& line : lines_of(folder / "f.json"))
+  std::set<std::string> memories;
+  for (const json& line : lines_of(folder / "f.json")) {
+    memories.insert(line.at("memory").get<std::string>());
     theirs_us[line.at("theirs")] = line.at("theirs_p50_us").get<double>();
+  }
+  EXPECT_THAT(memories, ElementsAre("engine", "own"));
   const double best = theirs_us.at("best peer");
   double fastest = theirs_us.at("Gloo");
   for (const std::string peer : {"Open MPI", "DeepSpeed", "oneCCL"}) {

@@ -43,10 +43,10 @@ std::pair<int64_t, int64_t> largest(const std::vector<Exercise>& exercises) {
   return {input, output};
 }
 
-// The memory of all ranks where they have it in common, else of this one alone.
+// The memory of all ranks where they have it in common, else of this one alone; with `own` both.
 class BenchMemory {
  public:
-  BenchMemory(Group& side, bool common, int64_t input, int64_t output) {
+  BenchMemory(Group& side, bool common, bool own, int64_t input, int64_t output) {
     constexpr int64_t kLine = 1024;  // elements: parts begin on a page
     const int64_t gap = (input + kLine - 1) / kLine * kLine;
     const auto cut = [gap](void* start) {
@@ -56,14 +56,14 @@ class BenchMemory {
     if (common) {
       shared_ = side.allocate((gap + output) * 4, kMeasureLimit);
       for (const MemorySpan& part : shared_.parts) all.push_back(cut(part.data));
-      mine = all[static_cast<size_t>(side.rank())];
-    } else {
-      own_.resize(static_cast<size_t>(gap + output));
-      mine = cut(own_.data());
+      of_floor = all[static_cast<size_t>(side.rank())];
     }
+    if (!common || own) own_.resize(static_cast<size_t>(gap + output));
+    measured = own_.empty() ? of_floor : cut(own_.data());
+    if (!common) of_floor = measured;
   }
 
-  Buffers mine;
+  Buffers measured, of_floor;
   std::vector<Buffers> all;
 
  private:
@@ -82,7 +82,7 @@ class Measurement {
       : member_(std::move(member)),
         exercises_(exercises_of(bench, member_.measured)),
         meeting_(member_.side),
-        memory_(member_.side, has_common_memory(), largest(exercises_).first,
+        memory_(member_.side, has_common_memory(), bench.own_memory, largest(exercises_).first,
                 largest(exercises_).second),
         floor_(make_floor()),
         row_length_(has_common_memory() ? kRowOfFlags : kRowOfMessages) {}
@@ -127,8 +127,8 @@ class Measurement {
   std::unique_ptr<Floor> make_floor() {
     const int rank = member_.measured.rank();
     const bool spin = member_.measured.size() <= host_facts().usable_cores;
-    if (member_.wires) return make_raw_stream(std::move(*member_.wires), memory_.mine, spin);
-    if (member_.other) return make_other_group(*member_.other, memory_.mine, kMeasureLimit);
+    if (member_.wires) return make_raw_stream(std::move(*member_.wires), memory_.of_floor, spin);
+    if (member_.other) return make_other_group(*member_.other, memory_.of_floor, kMeasureLimit);
     return make_plain_loop(meeting_, rank, memory_.all);
   }
 
@@ -143,8 +143,8 @@ class Measurement {
   }
 
   template <class Body>
-  double sample_us(const Exercise& exercise, int row, const Body& body) {
-    exercise.fill(member_.measured.rank(), memory_.mine);
+  double sample_us(const Exercise& exercise, const Buffers& memory, int row, const Body& body) {
+    exercise.fill(member_.measured.rank(), memory);
     meeting_.meet();
     const double start = now_us();
     for (int i = 0; i < row; ++i) body(exercise.in_row(i));
@@ -158,11 +158,12 @@ class Measurement {
     int32_t right = check_sum(exercise);
     exercise.repeats = row > 1;
     for (int i = 0; i < samples_per_round(exercise.bytes()); ++i) {
-      operation.push_back(sample_us(exercise, row, [&](const Exercise& one) {
-        one.run(member_.measured, memory_.mine, kMeasureLimit);
+      operation.push_back(sample_us(exercise, memory_.measured, row, [&](const Exercise& one) {
+        one.run(member_.measured, memory_.measured, kMeasureLimit);
       }));
-      right &= static_cast<int32_t>(exercise.is_right(rank, memory_.mine));
-      floor.push_back(sample_us(exercise, row, [&](const Exercise& one) { floor_->run(one); }));
+      right &= static_cast<int32_t>(exercise.is_right(rank, memory_.measured));
+      floor.push_back(sample_us(exercise, memory_.of_floor, row,
+                                [&](const Exercise& one) { floor_->run(one); }));
     }
     meeting_.meet();
     const auto over_ranks = [&](MemorySpan data, ReduceOp op) {
@@ -178,10 +179,10 @@ class Measurement {
 
   // Rows of short operations take maxima: here is the sum of the same size.
   int32_t check_sum(const Exercise& exercise) {
-    exercise.fill(member_.measured.rank(), memory_.mine);
+    exercise.fill(member_.measured.rank(), memory_.measured);
     meeting_.meet();
-    exercise.run(member_.measured, memory_.mine, kMeasureLimit);
-    return static_cast<int32_t>(exercise.is_right(member_.measured.rank(), memory_.mine));
+    exercise.run(member_.measured, memory_.measured, kMeasureLimit);
+    return static_cast<int32_t>(exercise.is_right(member_.measured.rank(), memory_.measured));
   }
 
   AllReduceRow row_of(const Exercise& exercise, const Samples& samples, const AllReduceBench& bench,
@@ -197,6 +198,7 @@ class Measurement {
                      .floor = std::string(floor_->name()),
                      .order = std::string(name_of(bench.order)),
                      .members = member_.members,
+                     .memory = has_common_memory() && !bench.own_memory ? "engine" : "own",
                      .flag_round_trip_ns = flags_ns};
     row.bus_gb_s = exercise.traffic() * static_cast<double>(row.bytes) / row.p50_us / 1e3;
     row.floor_fraction = row.floor_p50_us / row.p50_us;
@@ -217,10 +219,10 @@ std::string AllReduceRow::to_json() const {
   return fmt::format(
       R"({{"bench": "all-reduce", "engine": "{}", "ranks": {}, "bytes": {}, "p50_us": {:.3f}, )"
       R"("p99_us": {:.3f}, "bus_gb_s": {:.3f}, "floor_fraction": {:.3f}, "correct": {}, )"
-      R"("collective": "{}", "order": "{}", "members": "{}", "floor": "{}", )"
+      R"("collective": "{}", "order": "{}", "members": "{}", "memory": "{}", "floor": "{}", )"
       R"("floor_p50_us": {:.3f}, "flag_round_trip_ns": {:.1f}}})",
       engine, ranks, bytes, p50_us, p99_us, bus_gb_s, floor_fraction, correct, collective, order,
-      members, floor, floor_p50_us, flag_round_trip_ns);
+      members, memory, floor, floor_p50_us, flag_round_trip_ns);
 }
 
 std::vector<AllReduceRow> measure(BenchMember member, const AllReduceBench& bench) {

@@ -23,6 +23,9 @@ struct AllReduceBench {
   std::vector<int64_t> bytes = {8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20};
   int rounds = 5;   ///< turns of all sizes, operation and floor alternating in each
   bool pin = true;  ///< give each rank a core of its own when there are enough
+  /// shm: each rank's own vector, which the others do not see, instead of memory of the engine,
+  /// which all see and none has to copy.
+  bool own_memory = false;
   Order order = Order::fixed;
   int streams = 1;                          ///< tcp, hier
   AlgorithmTable table = built_in_table();  ///< tcp, hier
@@ -42,6 +45,7 @@ struct AllReduceRow {
   std::string floor;  ///< its name
   std::string order;
   std::string members;            ///< "threads", "processes", "hosts"
+  std::string memory;             ///< of the vectors: "engine", which all see, or "own"
   double flag_round_trip_ns = 0;  ///< of a meeting by bare flags: shows the placement of cores
 
   /// One JSON object on one line, with "bench": "all-reduce".

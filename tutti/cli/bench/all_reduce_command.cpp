@@ -29,10 +29,10 @@ namespace {
 int print(const std::vector<AllReduceRow>& rows, const std::string& json) {
   if (!rows.empty())
     fmt::print(
-        "{:>12} {:>12} {:>12} {:>9} {:>15}   {}, engine={}, {} ranks ({}), floor: {} "
+        "{:>12} {:>12} {:>12} {:>9} {:>15}   {}, engine={}, {} ranks ({}), memory: {}, floor: {} "
         "(flag round trip {:.0f} ns)\n",
         "bytes", "p50 us", "p99 us", "GB/s", "share of floor", rows[0].collective, rows[0].engine,
-        rows[0].ranks, rows[0].members, rows[0].floor, rows[0].flag_round_trip_ns);
+        rows[0].ranks, rows[0].members, rows[0].memory, rows[0].floor, rows[0].flag_round_trip_ns);
   std::string lines;
   bool correct = true;
   for (const AllReduceRow& row : rows) {
@@ -108,6 +108,10 @@ int bench_all_reduce(const AllReduceFlags& flags) {
     throw UsageError(
         "--engine hier is measured by workers on several hosts: start this with `tutti run -n N "
         "--nodes M ...` on each of them");
+  if (bench.own_memory && !flags.processes)
+    throw UsageError(
+        "--memory own: threads see each other's memory; give --processes, or start this with tutti "
+        "run");
   require_memory(flags, bench);
   if (flags.engine == "mpi") {
     if (job) return run_as_worker(flags, bench, *job);
@@ -138,6 +142,7 @@ void add_bench_all_reduce(Command& bench) {
       "Examples:\n"
       "  tutti bench all-reduce\n"
       "  tutti bench all-reduce --engine shm --ranks 2 --bytes 8,1K,64M --json shm.json\n"
+      "  tutti bench all-reduce --processes --memory own\n"
       "  tutti bench all-reduce --engine tcp --ranks 4 --processes --collective all_gather\n"
       "  tutti run -n 2 --nodes 2 --node-rank 0 --rendezvous node0:29500 tutti bench all-reduce "
       "--engine hier";

@@ -30,6 +30,11 @@ void check(const AllReduceFlags& flags) {
         fmt::format("--algorithm-table {}: {} has no algorithms to choose from; tcp "
                     "and hier have",
                     flags.table, flags.engine));
+  if (flags.memory == "own" && flags.engine != "shm")
+    throw UsageError(
+        fmt::format("--memory own: of shm alone there is other memory than the ranks' own, not of "
+                    "{}",
+                    flags.engine));
   if (flags.streams > 1 && !links)
     throw UsageError(
         fmt::format("--streams {}: {} has none; tcp and hier have", flags.streams, flags.engine));
@@ -47,6 +52,10 @@ void add_what(Command& command, AllReduceFlags& flags) {
   command.add("--bytes", "SIZE,...", &flags.bytes,
               "Sizes of the vector, or of all parts together, with K, M, G for powers of 1024");
   command.flag("--processes", &flags.processes, "Ranks are processes, not threads");
+  command.add(
+      "--memory", "KIND", &flags.memory, one_of("memory", {"engine", "own"}),
+      "shm: vectors in memory of the engine, which all ranks see, or, of processes, in their "
+      "own, as a program's are that knows nothing of engines");
 }
 
 void add_how(Command& command, AllReduceFlags& flags) {
@@ -80,6 +89,7 @@ AllReduceBench bench_of(const AllReduceFlags& flags) {
                        .bytes = parse_sizes("--bytes", flags.bytes),
                        .rounds = static_cast<int>(flags.rounds),
                        .pin = !flags.no_pin,
+                       .own_memory = flags.memory == "own",
                        .order = flags.order == "any" ? Order::any : Order::fixed,
                        .streams = static_cast<int>(flags.streams)};
   if (bench.collective == Collective::barrier) bench.bytes = {0};

@@ -21,6 +21,7 @@ struct AllReduceFlags {
   int64_t streams = 1;
   std::string table;
   bool processes = false;
+  std::string memory = "engine";
   int64_t rounds = 5;
   bool no_pin = false;
   std::string json;
