@@ -148,6 +148,11 @@ std::string HostPort::text() const {
   return fmt::format("{}{}{}:{}", brackets ? "[" : "", host, brackets ? "]" : "", port);
 }
 
+bool HostPort::is_loopback() const {
+  const auto number = Address::from_number(host, port);
+  return number ? number->is_loopback() : host == "localhost";
+}
+
 HostPort parse_host_port(std::string_view text, std::string_view what,
                          std::optional<uint16_t> default_port) {
   std::string_view host = text, port;

@@ -56,6 +56,7 @@ struct HostPort {
   uint16_t port = 0;
 
   std::string text() const;  ///< as parse_host_port() takes it
+  bool is_loopback() const;  ///< localhost, 127.0.0.1, ::1; nothing is looked up
   bool operator==(const HostPort&) const = default;
 };
 

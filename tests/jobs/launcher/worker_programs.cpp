@@ -188,11 +188,13 @@ RANK_PROGRAM(launch_lives) {
   std::_Exit(result.exit_code);
 }
 
-/// A launcher for each rank: node `rank` of two. arguments: a free port; then those of live_again.
+/// A launcher for each rank: node `rank` of two, which nobody gives a token. arguments: a free
+/// port; then those of live_again.
 RANK_PROGRAM(launch_lives_of_a_node) {
   std::string steps;
   for (size_t i = 1; i < rank.arguments.size(); ++i) steps += rank.arguments[i] + "\n";
-  setenv("TUTTI_TOKEN", std::string(64, 'a').c_str(), 1);
+  unsetenv("TUTTI_TOKEN");
+  unsetenv("TUTTI_TOKEN_FILE");
   const LaunchResult result = launch_with_restarts(
       {.num_workers = 1,
        .nodes = {.node = rank.rank,

@@ -9,6 +9,7 @@
 
 #include "tutti/base/host.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/credentials.h"
@@ -29,6 +30,7 @@ using namespace std::chrono_literals;
 using Variables = std::vector<std::string>;
 
 const std::string kToken = "TUTTI_TOKEN=" + std::string(64, '7');
+const std::string kNoToken = "TUTTI_TOKEN=";
 const std::string kProgram = "TUTTI_TEST_PROGRAM=sum_under_a_launcher";
 
 /// What a user's main() does: errors of use end it with code 2.
@@ -77,21 +79,53 @@ std::vector<RankOutcome> start_each(const std::vector<Variables>& all,
   return outcomes;
 }
 
-/// Both sum under `make(worker)` with a token; without one each says what to do, with code 2.
+/// Both sum under `make(worker)`, with a token and, on this host, with one that they draw.
 void expect_two_that_sum(const std::function<Variables(int)>& make, const std::string& source) {
-  std::vector<Variables> with = {make(0), make(1)};
-  for (Variables& variables : with) variables.push_back(kToken);
-  const auto outcomes = start_each(with);
-  for (int worker : {0, 1}) {
-    const RankOutcome& outcome = outcomes[static_cast<size_t>(worker)];
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
-    EXPECT_THAT(outcome.log,
-                HasSubstr(fmt::format("rank {} of 2: sums right, {}", worker, source)));
+  for (const std::string& token : {kToken, kNoToken}) {
+    std::vector<Variables> both = {make(0), make(1)};
+    for (Variables& variables : both) variables.insert(variables.end(), {token, "TUTTI_LOG=info"});
+    const auto outcomes = start_each(both);
+    for (int worker : {0, 1}) {
+      const RankOutcome& outcome = outcomes[static_cast<size_t>(worker)];
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+      EXPECT_THAT(outcome.log,
+                  HasSubstr(fmt::format("rank {} of 2: sums right, {}", worker, source)));
+      const auto drawn = HasSubstr("no token was given: that of /tmp/tutti-tokens-");
+      if (token == kNoToken)
+        EXPECT_THAT(outcome.log, drawn);
+      else
+        EXPECT_THAT(outcome.log, Not(drawn));
+    }
   }
-  for (const RankOutcome& outcome : start_each({make(0), make(1)})) {
+}
+
+TEST(Launchers, OverSeveralHostsATokenIsGiven) {
+  const Variables by_hand = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=node7", "MASTER_PORT=29500",
+                             kNoToken};
+  const Variables tasks = {R"(TF_CONFIG={"cluster": {"worker": ["h1:2222", "h2:2222"]},)"
+                           R"( "task": {"type": "worker", "index": 1}})",
+                           kNoToken};
+  for (const RankOutcome& outcome : start_each({by_hand, tasks})) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.log;
     EXPECT_THAT(outcome.log, AllOf(HasSubstr("no token"), HasSubstr("export TUTTI_TOKEN=")));
   }
+}
+
+// As in two containers of a pod: they share the loopback device, not /tmp.
+TEST(Launchers, AWorkerWithAnotherTokenHearsWhereItsOwnIsFrom) {
+  const JobLinks zero({.worker = 0,
+                       .num_workers = 2,
+                       .rendezvous = {"127.0.0.1", 0},
+                       .hosts_rendezvous = true,
+                       .name = "rank 0"},
+                      {.token = Token::random(), .job = "a job"}, Deadline(20s));
+  const Variables one = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         fmt::format("MASTER_PORT={}", zero.listener()->address().port()),
+                         kNoToken};
+  const RankOutcome outcome = start_each({one}).at(0);
+  EXPECT_EQ(outcome.error_class, "Mismatch") << outcome.log;
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("another token"),
+                                   HasSubstr("that of this host, in /tmp/tutti-tokens-")));
 }
 
 TEST(Launchers, VariablesOfTorchrunByHand) {
@@ -162,25 +196,22 @@ TEST(Launchers, VariablesOfSlurm) {
       "Slurm");
 }
 
-/// A launcher's whole command: both ranks sum and it ends with 0; without a token it fails, and the
-/// ranks say what to do.
-void expect_command_sums(const std::vector<std::string>& command, Variables variables,
-                         int code_without_token) {
+/// A launcher's whole command, with a token and without: both ranks sum and it ends with 0.
+void expect_command_sums(const std::vector<std::string>& command, Variables variables) {
   variables.push_back(kProgram);
-  const CommandResult without = run_command(command, variables, 120s);
-  EXPECT_EQ(without.exit_code, code_without_token) << without.out << without.err;
-  EXPECT_THAT(without.out + without.err,
-              AllOf(HasSubstr("no token"), HasSubstr("export TUTTI_TOKEN=")));
-  variables.push_back(kToken);
-  const CommandResult with = run_command(command, variables, 120s);
-  EXPECT_EQ(with.exit_code, 0) << with.out << with.err;
-  EXPECT_THAT(lines_after(with.out, "of 2: sums right"), SizeIs(2)) << with.out << with.err;
+  for (const std::string& token : {kNoToken, kToken}) {
+    Variables all = variables;
+    all.push_back(token);
+    const CommandResult result = run_command(command, all, 120s);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(lines_after(result.out, "of 2: sums right"), SizeIs(2)) << result.out << result.err;
+  }
 }
 
 TEST(Launchers, RealMpirun) {
   const std::string mpirun = TUTTI_TEST_MPIRUN;
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun on this machine";
-  expect_command_sums({mpirun, "-n", "2", own_path()}, launcher_settings(), 2);
+  expect_command_sums({mpirun, "-n", "2", own_path()}, launcher_settings());
 }
 
 TEST(Launchers, RealTorchrun) {
@@ -188,7 +219,7 @@ TEST(Launchers, RealTorchrun) {
   if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
   expect_command_sums({torchrun, "--no-python", "--nproc-per-node", "2", "--master-addr",
                        "127.0.0.1", "--master-port", std::to_string(free_port()), own_path()},
-                      {}, 1);  // its own code for failed ranks
+                      {});
 }
 
 }  // namespace

@@ -118,6 +118,48 @@ TEST(ClusterSpec, TheTokenIsNeverShown) {
   EXPECT_THAT(outcome(base), AllOf(HasSubstr("in TUTTI_TOKEN"), Not(HasSubstr("s3cret"))));
 }
 
+TEST(ClusterSpec, OnOneHostNoTokenIsNeeded) {
+  const auto by_hand = [](const char* address) {
+    return Variables{
+        {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", address}, {"MASTER_PORT", "4000"}};
+  };
+  const auto tasks = [](const std::string& first, const std::string& second) {
+    return Variables{{"TF_CONFIG", fmt::format(R"({{"cluster": {{"worker": ["{}", "{}"]}},
+                                                    "task": {{"type": "worker", "index": 1}}}})",
+                                               first, second)}};
+  };
+  const struct {
+    Variables variables;
+    bool one_host;
+  } cases[] = {
+      {by_hand("127.0.0.1"), true},
+      {by_hand("localhost"), true},
+      {by_hand("::1"), true},
+      {by_hand("127.0.0.2"), true},
+      {by_hand("10.0.0.7"), false},
+      {by_hand("node7"), false},
+      {by_hand("localhost.node7"), false},
+      {with(by_hand("node7"), {{"LOCAL_WORLD_SIZE", "2"}}), true},
+      {with(by_hand("node7"), {{"LOCAL_WORLD_SIZE", "1"}}), false},
+      {with(by_hand("127.0.0.1"), {{"LOCAL_WORLD_SIZE", "1"}}), true},
+      {tasks("127.0.0.1:1", "localhost:2"), true},
+      {tasks("node7:1", "node7:2"), true},
+      {tasks("127.0.0.1:1", "node7:2"), false},
+      {tasks("node7:1", "node8:1"), false},
+      {kOpenMpi, true},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}),
+       false},
+      {kSlurm, false},
+      {kTorchrun, false}};
+  for (const auto& c : cases) {
+    const std::string words = outcome(c.variables);
+    EXPECT_EQ(on_one_host(cluster_spec(c.variables).value()), c.one_host) << words;
+    EXPECT_EQ(words.find("token       none is needed") != words.npos, c.one_host) << words;
+    const std::string given = outcome(with(c.variables, {{"TUTTI_TOKEN_FILE", "/run/token"}}));
+    EXPECT_THAT(given, Not(HasSubstr("none is needed")));
+  }
+}
+
 TEST(ClusterSpec, Torchrun) {
   const std::string port = std::to_string(derived_port("torchrun-job7-29500"));
   check({

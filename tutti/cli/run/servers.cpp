@@ -15,6 +15,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/cluster/launch/detail/guard.h"
+#include "tutti/cluster/launch/detail/other_nodes.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/cluster/spec/detail/environment.h"
@@ -32,8 +33,9 @@ constexpr Millis kFarewell{2'000};
 // Longer than what a worker computes between two looks at rows of a table.
 constexpr std::chrono::microseconds kPoll{2'000};
 
-Token token_of_job(bool one_host) {
-  if (!one_host) return require_token("parameter servers on several hosts");
+Token token_of_job(const FleetOptions& options, const NodePlace& nodes) {
+  if (options.elsewhere > 0) return require_token("parameter servers elsewhere");
+  if (nodes.num_nodes > 1) return detail::token_of_nodes(nodes);
   const auto given = token_from_environment();
   return given ? *given : Token::random();
 }
@@ -92,7 +94,7 @@ struct ServerFleet::Process {
 };
 
 ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
-    : options_(options), nodes_(launch.nodes), token_(token_of_job(on_one_host())) {
+    : options_(options), nodes_(launch.nodes), token_(token_of_job(options, launch.nodes)) {
   if (!options.snapshots.goes_on_from.empty()) {
     const auto found = std::make_shared<std::filesystem::path>();
     store::wait_for_disk(

@@ -21,6 +21,7 @@
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/flight/flight_record.h"
+#include "tutti/net/host_token.h"
 #include "tutti/net/tls.h"
 #include "tutti/net/token.h"
 
@@ -62,6 +63,20 @@ std::string words_of_process(int worker) {
   return fmt::format("rank {} ({})", worker, process_words());
 }
 
+/// Says beside another token where this process has its own from, which nobody gave.
+std::unique_ptr<JobLinks> make_links(const JobPlace& place, const Credentials& credentials,
+                                     const Deadline& deadline) {
+  try {
+    return std::make_unique<JobLinks>(place, credentials, deadline);
+  } catch (const Mismatch& error) {
+    if (token_from_environment()) throw;
+    throw Mismatch(fmt::format(
+        "{}\n  none was given to this process, which has that of this host, in {}: where others "
+        "were given one, or are in containers of their own, give it to all (TUTTI_TOKEN)",
+        error.what(), folder_of_host_tokens().string()));
+  }
+}
+
 std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline& deadline) {
   if (!spec.rendezvous)
     throw UsageError(fmt::format(
@@ -69,17 +84,19 @@ std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline
         "host:port of worker 0",
         spec.source, spec.num_workers));
   const Credentials credentials{
-      .token = require_token("join"), .job = spec.job, .tls = tls_from_environment()};
-  auto links = std::make_unique<JobLinks>(
-      JobPlace{.worker = spec.worker,
-               .num_workers = spec.num_workers,
-               .rendezvous = *spec.rendezvous,
-               // Of several nodes' launchers, the first has it.
-               .hosts_rendezvous = spec.worker == 0 && !worker_environment(),
-               .name = words_of_process(spec.worker),
-               .interface = interface_from_environment(),
-               .silence = deadline.limit()},
-      credentials, deadline);
+      .token = require_token("join", on_one_host(spec),
+                             spec.job.empty() ? spec.rendezvous->text() : spec.job),
+      .job = spec.job,
+      .tls = tls_from_environment()};
+  auto links = make_links(JobPlace{.worker = spec.worker,
+                                   .num_workers = spec.num_workers,
+                                   .rendezvous = *spec.rendezvous,
+                                   // Of several nodes' launchers, the first has it.
+                                   .hosts_rendezvous = spec.worker == 0 && !worker_environment(),
+                                   .name = words_of_process(spec.worker),
+                                   .interface = interface_from_environment(),
+                                   .silence = deadline.limit()},
+                          credentials, deadline);
   return std::make_unique<Connections>(std::move(links), credentials.token);
 }
 

@@ -22,9 +22,10 @@ std::optional<ClusterSpec> job_of_this_process();
 /// The group of all workers of this job, one rank a process; a group of one outside a launcher.
 /// Under `tutti run` the process ends when its launcher dies. Workers of several hosts, or started
 /// by another launcher, meet at the rendezvous and hold the job's token (TUTTI_TOKEN_FILE or
-/// TUTTI_TOKEN); a worker that says nothing for `limit` counts as lost. Call once a process; later
-/// calls return the same group. Throws UsageError (contradicting variables, no token), Timeout
-/// naming workers that did not come within `limit`, PeerLost, Mismatch (wrong token).
+/// TUTTI_TOKEN; all on one host draw one); a worker that says nothing for `limit` counts as lost.
+/// Call once a process; later calls return the same group. Throws UsageError (contradicting
+/// variables, no token), Timeout naming workers that did not come within `limit`, PeerLost,
+/// Mismatch (wrong token).
 Group join(Millis limit = kDefaultTimeLimit);
 
 struct JoinOptions {

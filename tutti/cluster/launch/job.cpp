@@ -125,8 +125,11 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
       fmt::format("{}={}", kNumLocalWorkersVariable, options_.num_workers),
       fmt::format("{}={}", kLifelineVariable, lifeline),
       fmt::format("{}={}", kStepsVariable, steps_.descriptor())};
-  if (other_nodes_)
+  if (other_nodes_) {
     all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
+    if (!token_from_environment())
+      all.push_back(fmt::format("{}={}", kTokenVariable, other_nodes_->token().secret_hex()));
+  }
   if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
   const auto add = [&](const std::string& entry) {
     const std::string name = entry.substr(0, entry.find('=') + 1);

@@ -15,7 +15,8 @@
 namespace tutti {
 
 /// This launcher among those of a job over several nodes; each starts as many workers. All of them
-/// hold the job's token (TUTTI_TOKEN_FILE or TUTTI_TOKEN).
+/// hold the job's token (TUTTI_TOKEN_FILE or TUTTI_TOKEN); where the rendezvous is a loopback
+/// address, all of them are on this host, and draw one where none was given.
 struct NodePlace {
   int node = 0;                       ///< 0-based; node 0 has the rendezvous
   int num_nodes = 1;                  ///< 1: no rendezvous and no token

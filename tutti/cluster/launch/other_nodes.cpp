@@ -25,14 +25,21 @@ std::string words_of_node(const NodePlace& place, int num_workers) {
 
 }  // namespace
 
+Token token_of_nodes(const NodePlace& place) {
+  const HostPort rendezvous = parse_host_port(place.rendezvous, "--rendezvous");
+  return require_token(
+      "several nodes", rendezvous.is_loopback(),
+      place.job.empty() ? fmt::format("nodes that meet at {}", rendezvous.port) : place.job);
+}
+
 OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
     : name_(words_of_node(place, num_workers)),
       num_nodes_(place.num_nodes),
+      token_(token_of_nodes(place)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
   const Deadline deadline(place.limit);
-  const Token token = require_token("several nodes");
-  job_ = place.job.empty() ? job_of_token(token) : place.job;
+  job_ = place.job.empty() ? job_of_token(token_) : place.job;
   links_ = std::make_unique<JobLinks>(
       JobPlace{
           .num_workers = num_workers,
@@ -48,7 +55,7 @@ OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
                                       const std::string& words) { hear({worker, words, true}); },
                      .ended = [this](const std::string& name,
                                      const std::string& said) { hear_end(name, said); }}},
-      Credentials{.token = token, .job = job_, .tls = tls_from_environment()}, deadline);
+      Credentials{.token = token_, .job = job_, .tls = tls_from_environment()}, deadline);
   meet(place, deadline);
 }
 

@@ -9,6 +9,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
+#include "tutti/net/host_token.h"
 
 namespace tutti {
 namespace {
@@ -38,9 +39,15 @@ Token require_token(std::string_view what) {
   if (auto token = token_from_environment()) return *token;
   throw UsageError(fmt::format(
       "{}: no token; the processes of a job prove to each other that they belong to it\n"
-      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), "
-      "or a file in TUTTI_TOKEN_FILE",
+      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32) "
+      "on one host and what `echo $TUTTI_TOKEN` prints there on the others, or a file in "
+      "TUTTI_TOKEN_FILE",
       what));
+}
+
+Token require_token(std::string_view what, bool on_one_host, std::string_view job) {
+  if (on_one_host && !token_from_environment()) return token_of_host(job);
+  return require_token(what);
 }
 
 JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadline& deadline)

@@ -38,6 +38,9 @@ std::string job_of_token(const Token& token);
 /// The job's token. `what` begins the UsageError, with the cure, when none was given.
 Token require_token(std::string_view what);
 
+/// The same where none is needed `on_one_host`: token_of_host(job) when none was given.
+Token require_token(std::string_view what, bool on_one_host, std::string_view job);
+
 class JobLinks {
  public:
   /// Listens, serves or finds the rendezvous, says hello. Throws UsageError (refused, bad address),

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tutti/base/error.h"
@@ -181,6 +182,16 @@ std::optional<ClusterSpec> cluster_spec(const Variables& variables) {
   return taken.spec;
 }
 
+bool on_one_host(const ClusterSpec& spec) {
+  if (spec.num_local_workers == spec.num_workers) return true;
+  if (spec.workers.empty()) return spec.rendezvous && spec.rendezvous->is_loopback();
+  const HostPort& first = spec.workers.front().address;
+  return std::ranges::all_of(spec.workers, [&](const ClusterTask& worker) {
+    return worker.address.host == first.host ||
+           (worker.address.is_loopback() && first.is_loopback());
+  });
+}
+
 std::string to_string(const ClusterSpec& spec) {
   std::string text =
       spec.kind == TaskKind::worker
@@ -202,6 +213,9 @@ std::string to_string(const ClusterSpec& spec) {
   append_tasks(text, "evaluator", spec.evaluators);
   if (!spec.token_file.empty()) row("token", "in the file " + spec.token_file);
   if (spec.token_in_environment) row("token", fmt::format("in {}", kTokenVariable));
+  const bool given = !spec.token_file.empty() || spec.token_in_environment;
+  if (spec.rendezvous && spec.num_workers > 1 && !given && on_one_host(spec))
+    row("token", "none is needed: all are on one host, where they draw one");
   for (const std::string& note : spec.notes) row("note", note);
   return text;
 }

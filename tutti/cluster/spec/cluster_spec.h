@@ -68,6 +68,10 @@ struct ClusterSpec {
 /// with the values and the variables when one is no number, is missing, or contradicts another.
 std::optional<ClusterSpec> cluster_spec(const Variables& variables);
 
+/// Whether all workers are certainly on this host: its launcher says so, or they meet at a loopback
+/// address, or TF_CONFIG names one host alone. False where that is not known.
+bool on_one_host(const ClusterSpec& spec);
+
 /// As understood, for people: several lines, no secret in them.
 std::string to_string(const ClusterSpec& spec);
 

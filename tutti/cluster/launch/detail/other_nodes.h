@@ -22,6 +22,10 @@ struct FailureElsewhere {
   bool told_by_launcher = false;  ///< which knows how it ended, and not only that it has gone
 };
 
+/// The token of a job over several nodes; drawn on the host, where the rendezvous is a loopback
+/// address and none was given. Throws UsageError.
+Token token_of_nodes(const NodePlace& place);
+
 class OtherNodes {
  public:
   /// Says hello at the rendezvous, which is served here when this is node 0, and waits until the
@@ -32,6 +36,7 @@ class OtherNodes {
   /// This launcher: "node 1 (ranks 2 to 3, host b, pid 77)".
   const std::string& name() const noexcept { return name_; }
   const std::string& job() const noexcept { return job_; }
+  const Token& token() const noexcept { return token_; }
   /// Readable when first_failure() may have something new.
   int descriptor() const noexcept { return wake_.get(); }
   /// NodePlace::word of node 0.
@@ -66,6 +71,7 @@ class OtherNodes {
 
   const std::string name_;
   const int num_nodes_;
+  const Token token_;
   std::string job_;
   std::string word_;
   FileDescriptor wake_;  // an eventfd
