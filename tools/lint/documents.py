@@ -7,12 +7,18 @@ heading, says how it is run and what it prints:
     10 10 10 10                     or the lines below say it; `...` stands for any text
 
 Without such a block the program is run without arguments and must exit 0; "```cpp compile-only" asks
-for compiling alone. In every ```console and ```sh block, flags of `tutti` commands must be known to
+for compiling alone.
+
+"```console run" is a session: its commands run as printed, in order, in a folder that all sessions of
+the page share; ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
+beside the next, and has come to its end at the end of the block. A command whose program is not on
+this machine (srun) is named as left out. In every ```console and ```sh block, flags of `tutti` commands must be known to
 that command's --help. All programs become one source file, each in a namespace of its own, so that
 the torch headers are read once.
 
     documents.py extract OUT.cpp             writes that file (the build does)
     documents.py run BUILD_DIR               runs the programs, checks what they print (ctest does)
+    documents.py sessions BUILD_DIR [PAGE...]    runs the sessions (ctest does)
 """
 
 import dataclasses
@@ -20,6 +26,8 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +68,13 @@ class Program:
     commands: list
 
 
+@dataclasses.dataclass
+class Session:
+    block: Block
+    program: Program  # the last above on the page; None
+    commands: list
+
+
 def blocks(tree, path):
     text = tree.text(path)
     for match in FENCE.finditer(text):
@@ -84,6 +99,8 @@ def commands(block):
         if line.startswith("$ "):
             text, mark, says = line[2:].partition(" # ")
             result.append(Command(number, text.strip(), says.strip() if mark else None))
+        elif result and result[-1].text.endswith("\\"):
+            result[-1].text = f"{result[-1].text[:-1].rstrip()} {line.strip()}"
         elif result and line.strip():
             result[-1].expected = (result[-1].expected or "") + line + "\n"
     return result
@@ -100,6 +117,7 @@ def programs(tree):
             shown = (
                 after
                 and after.language == "console"
+                and "run" not in after.options
                 and not HEADING.search(text[block.end : after.start])
             )
             runs = (
@@ -109,6 +127,17 @@ def programs(tree):
             )
             name = re.sub(r"\W+", "_", f"{path}_{block.line}")
             result.append(Program(name, block, runs))
+    return result
+
+
+def sessions(tree):
+    above, result = {(p.block.path, p.block.line): p for p in programs(tree)}, []
+    for path in tree.matching(*PAGES):
+        program = None
+        for block in blocks(tree, path):
+            program = above.get((path, block.line), program)
+            if block.language == "console" and "run" in block.options:
+                result.append(Session(block, program, commands(block)))
     return result
 
 
@@ -165,36 +194,108 @@ def matches(expected, output):
 
 def prepare_folder(folder, build, program, text):
     """Where a reader would stand: the program under the name the command uses, examples beside it."""
-    (folder / "examples").symlink_to(ROOT / "examples")
-    for name in set(re.findall(r"(?<!\S)\./(\S+)", text)):
+    if not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
+    for name in set(re.findall(r"(?<!\S)\./(\S+)", text)) if program else ():
         script = folder / name
+        calls = f'#!/bin/sh\nexec "{build}/bin/doc_programs" {program.name} "$@"\n'
+        if script.exists() and script.read_text() == calls:
+            continue  # it may be running
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(f'#!/bin/sh\nexec "{build}/bin/doc_programs" {program.name} "$@"\n')
+        script.write_text(calls)
         script.chmod(0o755)
 
 
+def settings(build):
+    """Other launchers, too: torchrun of .venv, Open MPI's as root and with more ranks than cores."""
+    return dict(
+        os.environ,
+        PATH=f"{build}/bin:{os.environ['PATH']}:{ROOT}/.venv/bin",
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMPI_MCA_rmaps_base_oversubscribe="1",
+        PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+    )
+
+
+class Running:
+    """A command that was started; its end is waited for by problem()."""
+
+    def __init__(self, build, folder, command):
+        self.command = command
+        self.out, self.err = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.process = subprocess.Popen(
+            ["sh", "-c", command.text.removesuffix("&")],
+            cwd=folder,
+            env=settings(build),
+            stdin=subprocess.DEVNULL,
+            stdout=self.out,
+            stderr=self.err,
+            start_new_session=True,
+        )
+
+    def end(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        return self.process.wait(), self.printed(self.out), self.printed(self.err)
+
+    @staticmethod
+    def printed(file):
+        with file:
+            file.seek(0)
+            return file.read()
+
+    def problem(self):
+        text, expected = self.command.text, self.command.expected
+        try:
+            self.process.wait(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return f"`{text}` did not end within {LIMIT_S} s"
+        code, out, err = self.end()  # and what it left running
+        if code != 0:
+            return f"`{text}` ended with {code}\n{out}{err}"
+        if expected is not None and not matches(expected, out):
+            return f"`{text}`\n  the page says: {expected.strip()}\n  it printed:    {out.strip()}"
+        return None
+
+
 def run_command(build, program, command):
-    environment = dict(os.environ, PATH=f"{build}/bin:{os.environ['PATH']}")
     with tempfile.TemporaryDirectory(prefix="tutti-doc-") as name:
         folder = pathlib.Path(name)
         prepare_folder(folder, build, program, command.text)
-        try:
-            done = subprocess.run(
-                ["sh", "-c", command.text],
-                cwd=folder,
-                env=environment,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            return f"`{command.text}` did not end within {LIMIT_S} s"
-    if done.returncode != 0:
-        return f"`{command.text}` ended with {done.returncode}\n{done.stdout}{done.stderr}"
-    if command.expected is not None and not matches(command.expected, done.stdout):
-        return f"`{command.text}`\n  the page says: {command.expected.strip()}\n  it printed:    {done.stdout.strip()}"
-    return None
+        return Running(build, folder, command).problem()
+
+
+def missing_program(build, text):
+    """What a command would start, where there is none of that name; else ""."""
+    words = [w for w in shlex.split(text) if not re.match(r"\w+=", w)]
+    if words[0].startswith(("./", "(")) or shutil.which(words[0], path=settings(build)["PATH"]):
+        return ""
+    return words[0]
+
+
+def run_session(build, session, folder):
+    """[(command, what is wrong)], [(command, the program that is missing)]."""
+    wrong, left_out, beside = [], [], []
+    for command in session.commands:
+        if missing := missing_program(build, command.text):
+            left_out.append((command, missing))
+            continue
+        prepare_folder(folder, build, session.program, command.text)
+        running = Running(build, folder, command)
+        if command.text.endswith("&"):
+            beside.append(running)
+        elif problem := running.problem():
+            wrong.append((command, problem))
+    for running in beside:
+        if wrong:
+            running.end()
+        elif problem := running.problem():
+            wrong.append((running.command, problem))
+    return wrong, left_out
 
 
 def tutti_commands(tree):
@@ -206,18 +307,21 @@ def tutti_commands(tree):
             for number, line in enumerate(block.body.splitlines(), block.line + 1):
                 line = re.sub(r"^\$ ", "", line).split(" # ")[0].strip()
                 try:
-                    words = shlex.split(line)
+                    words = [w for w in shlex.split(line) if not re.match(r"[A-Z_]+=", w)]
                 except ValueError:
                     continue
-                if words and (words[0] == "tutti" or words[0].endswith("bin/tutti")):
-                    yield path, number, words[1:]
+                is_tutti = lambda word: word == "tutti" or word.endswith("bin/tutti")
+                begins = [i for i, word in enumerate(words) if is_tutti(word)]
+                if begins[:1] != [0]:
+                    continue
+                for begin, end in zip(begins, [*begins[1:], None]):  # tutti run tutti train
+                    yield path, number, words[begin + 1 : end]
 
 
 def check_flags(tree, build):
     found, helps = [], {}
-    for path, number, words in tutti_commands(tree):
-        names = [w for w in words if re.fullmatch(r"[a-z][a-z-]*", w)]
-        command = tuple(names[:2] if names[:1] == ["bench"] else names[:1])
+
+    def help_of(command):
         if command not in helps:
             done = subprocess.run(
                 [f"{build}/bin/tutti", *command, "--help"],
@@ -226,7 +330,14 @@ def check_flags(tree, build):
                 timeout=LIMIT_S,
             )
             helps[command] = done.stdout if done.returncode == 0 else ""
-        if not helps[command]:
+        return helps[command]
+
+    for path, number, words in tutti_commands(tree):
+        names = [w for w in words if re.fullmatch(r"[a-z][a-z-]*", w)]
+        command = tuple(names[:1])
+        if names[1:] and re.search(rf"^  {names[1]} ", help_of(command), re.MULTILINE):
+            command = tuple(names[:2])  # bench step, plan measure
+        if not help_of(command):
             found.append(finding("docs", path, number, f"tutti {' '.join(command)} --help fails"))
             continue
         own = words[: words.index("--")] if "--" in words else words
@@ -268,6 +379,25 @@ def run(tree, build):
     return found
 
 
+def run_sessions(tree, build, pages):
+    found, count, left_out = [], 0, []
+    with tempfile.TemporaryDirectory(prefix="tutti-doc-") as name:
+        for session in sessions(tree):
+            path = session.block.path
+            if pages and path not in pages:
+                continue
+            folder = pathlib.Path(name, re.sub(r"\W+", "_", path))
+            folder.mkdir(exist_ok=True)
+            wrong, missing = run_session(build, session, folder)
+            count += len(session.commands) - len(missing)
+            found += [finding("docs", path, command.line, problem) for command, problem in wrong]
+            left_out += [f"{path}:{command.line} ({program})" for command, program in missing]
+    print(f"documentation: {count} commands of sessions run, {len(found)} wrong")
+    if left_out:
+        print(f"left out, since their programs are not on this machine: {', '.join(left_out)}")
+    return found
+
+
 def main(arguments):
     tree = Tree()
     if arguments[:1] == ["extract"] and len(arguments) == 2:
@@ -275,8 +405,11 @@ def main(arguments):
         if not out.exists() or out.read_text() != text:
             out.write_text(text)
         return 0
-    if arguments[:1] == ["run"] and len(arguments) == 2:
-        found = run(tree, pathlib.Path(arguments[1]).resolve())
+    if arguments[:1] in (["run"], ["sessions"]) and len(arguments) >= 2:
+        build = pathlib.Path(arguments[1]).resolve()
+        found = (
+            run(tree, build) if arguments[0] == "run" else run_sessions(tree, build, arguments[2:])
+        )
         print("\n".join(found))
         return 1 if found else 0
     print(__doc__, file=sys.stderr)

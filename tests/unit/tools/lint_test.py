@@ -288,6 +288,40 @@ int main() {}
         command.text = "./hello && exit 7"
         self.assertIn("ended with 7", documents.run_command(tree.root, first, command))
 
+    def session(self, body, program=True):
+        """A page's session, in a checkout whose programs say how they were called."""
+        page = (self.PAGE if program else "") + f"```console run\n{body}```\n"
+        tree = self.tree(README_md=page)
+        script = tree.root / "bin" / "doc_programs"
+        script.parent.mkdir()
+        script.write_text('#!/bin/sh\necho "$@"\n')
+        script.chmod(0o755)
+        session = documents.sessions(tree)[0]
+        with tempfile.TemporaryDirectory() as folder:
+            return documents.run_session(tree.root, session, pathlib.Path(folder))
+
+    def test_a_session_has_one_folder(self):
+        wrong, left_out = self.session("$ (umask 077; echo 7 > a)\n$ cat a # 7\n$ A=1 ls a \\\n    examples/x\n")
+        self.assertEqual(len(wrong), 1, wrong)
+        self.assertIn("`A=1 ls a examples/x` ended with", wrong[0][1])
+        self.assertEqual(left_out, [])
+
+    def test_a_session_runs_the_last_program_above(self):
+        self.assertEqual(self.session("$ ./hello a\nREADME_md_14 a\n"), ([], []))
+        wrong, _ = self.session("$ ./hello a\n", program=False)
+        self.assertIn("not found", wrong[0][1])
+
+    def test_commands_of_a_session_run_beside_each_other(self):
+        meets = "$ mkfifo f\n$ echo hi > f &\n$ cat f # hi\n"
+        self.assertEqual(self.session(meets), ([], []))
+        wrong, _ = self.session("$ sh -c 'exit 7' &\n$ true\n")
+        self.assertIn("`sh -c 'exit 7' &` ended with 7", wrong[0][1])
+
+    def test_programs_that_are_not_there_are_named(self):
+        wrong, left_out = self.session("$ no_such_launcher -n 2 ./hello\n$ echo on # on\n")
+        self.assertEqual(wrong, [])
+        self.assertEqual([program for _, program in left_out], ["no_such_launcher"])
+
     def test_a_page_may_show_a_page(self):
         shown = "````markdown\n" + self.PAGE + "````\n"
         self.assertEqual(documents.programs(self.tree(README_md=shown)), [])
