@@ -302,6 +302,16 @@ TEST(Restarts, ANodeThatIsToldToEndIsNotWaitedFor) {
   EXPECT_THAT(nodes[0].log, Not(HasSubstr("started again")));
 }
 
+TEST(Nodes, OfWhichOneCountsMoreHearBothNumbers) {
+  for (const RankOutcome& node : run_ranks(2, "launch_one_of_another_number_of_nodes",
+                                           {.arguments = {std::to_string(free_port())}})) {
+    EXPECT_EQ(node.error_class, "UsageError") << node.log;
+    EXPECT_THAT(node.error, AllOf(HasSubstr("node 0 (rank 0, "), HasSubstr("one of 2"),
+                                  HasSubstr("node 1 (rank 1, "), HasSubstr("one of 3"),
+                                  HasSubstr("give every node the same --nodes")));
+  }
+}
+
 // Limits, and the beats of launchers and workers, are shorter than the pause.
 TEST(Pauses, OfAWholeJobEndNothing) {
   const auto out = run_workers(2, "go_on_after_a_pause", {"shm"});

@@ -207,6 +207,16 @@ RANK_PROGRAM(launch_lives_of_a_node) {
   std::_Exit(result.exit_code);
 }
 
+/// A launcher for each rank: the second says that there are three. arguments: a free port.
+RANK_PROGRAM(launch_one_of_another_number_of_nodes) {
+  launch({.num_workers = 1,
+          .nodes = {.node = rank.rank,
+                    .num_nodes = 2 + rank.rank,
+                    .rendezvous = "127.0.0.1:" + rank.arguments.at(0),
+                    .limit = 20'000ms},
+          .command = {"/proc/self/exe"}});
+}
+
 constexpr Millis kPausedLimit{1'000};  // of each operation, and below the pause
 
 void sleep_for(Millis time) {

@@ -65,6 +65,21 @@ TEST_F(RendezvousTest, SeveralRanksOfOneProcess) {
   for (auto& result : results) EXPECT_THAT(result.get(), ElementsAre("0", "1", "2", "3"));
 }
 
+TEST_F(RendezvousTest, DifferentSizesEndBothWithTheSameWords) {
+  serve(2);
+  const auto zero = join(0, 2);
+  const auto one = join(1, 2);
+  const auto refused = [](Rendezvous& rendezvous, int rank, int size) {
+    return refusal_of<UsageError>(
+        [&] { rendezvous.exchange("k", rank, size, "", Deadline(kMeetingLimit)); });
+  };
+  auto other = std::async(std::launch::async, [&] { return refused(*one, 1, 3); });
+  const auto words = AllOf(HasSubstr("rank 0 (host a, pid 7)"), HasSubstr("one of 2"),
+                           HasSubstr("rank 1 (host a, pid 7)"), HasSubstr("one of 3"));
+  EXPECT_THAT(refused(*zero, 0, 2), words);
+  EXPECT_THAT(other.get(), words);
+}
+
 TEST_F(RendezvousTest, MissingRanksAreNamed) {
   serve(3);
   const auto zero = join(0, 3);

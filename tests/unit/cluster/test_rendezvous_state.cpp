@@ -159,7 +159,6 @@ TEST(RendezvousState, ImpossibleExchangesLoseTheirSender) {
   const RendezvousMessage cases[] = {
       give(2, 2, "k", ""),
       give(-1, 2, "k", ""),
-      give(0, 3, "k", ""),
       give(1, 2, "k", ""),
       give(0, 2, "k", std::string(kMaxExchangeBytes + 1, 'x')),
   };
@@ -172,6 +171,18 @@ TEST(RendezvousState, ImpossibleExchangesLoseTheirSender) {
     ASSERT_FALSE(told.empty()) << message.worker;
     EXPECT_THAT(told[0], HasSubstr("2 lost: rank 0 (host a, pid 10) gave part"));
   }
+}
+
+TEST_F(RendezvousOfTwo, AllThatGaveHearWhoSaysAnotherSize) {
+  EXPECT_THAT(state_.on_message(10, give(0, 2, "nodes", "a"), kStart), IsEmpty());
+  const std::string words =
+      " refused: rank 0 (host a, pid 10) is one of 2, rank 1 (host a, pid 11) one of 3";
+  EXPECT_THAT(words_of(state_.on_message(11, give(1, 3, "nodes", "b"), kStart)),
+              ElementsAre("10" + words, "11" + words));
+  // Nobody is lost, and the key is free again.
+  EXPECT_THAT(state_.on_message(11, give(1, 2, "nodes", "b"), kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(10, give(0, 2, "nodes", "a"), kStart)),
+              ElementsAre("10 exchanged a b", "11 exchanged a b"));
 }
 
 TEST(RendezvousMessages, ComeBackAsTheyWere) {

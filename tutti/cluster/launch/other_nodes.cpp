@@ -63,7 +63,12 @@ void OtherNodes::meet(const NodePlace& place, const Deadline& deadline) {
   const auto swap = [&](const char* key, const std::string& mine) {
     return links_->rendezvous().exchange(key, place.node, place.num_nodes, mine, deadline);
   };
-  const std::vector<std::string> same = swap("nodes", place.same);
+  std::vector<std::string> same;
+  try {
+    same = swap("nodes", place.same);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}\n  give every node the same --nodes", error.what()));
+  }
   for (size_t node = 1; node < same.size(); ++node)
     if (same[node] != same[0])
       throw UsageError(

@@ -157,6 +157,7 @@ void Rendezvous::keep(const RendezvousMessage& message) {
       if (events_.ended) events_.ended(message.text, message.key);
       return;
     case Kind::exchanged:
+    case Kind::refused:
     case Kind::who:
     case Kind::bye: break;
     default: return;
@@ -165,6 +166,8 @@ void Rendezvous::keep(const RendezvousMessage& message) {
     const std::scoped_lock lock(mutex_);
     if (message.kind == Kind::exchanged && readers_.contains(message.key))
       exchanged_[message.key] = message.texts;
+    if (message.kind == Kind::refused && readers_.contains(message.key))
+      refused_[message.key] = message.text;
     if (message.kind == Kind::who) who_[message.key] = message.text;
     if (message.kind == Kind::bye) over_ = true;
   }
@@ -207,8 +210,9 @@ std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, in
         .key = name,
         .text = std::string(text)});
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline.at(),
-                      [&] { return exchanged_.contains(name) || !first_loss_.empty() || over_; });
+  changed_.wait_until(lock, deadline.at(), [&] {
+    return exchanged_.contains(name) || refused_.contains(name) || !first_loss_.empty() || over_;
+  });
   const bool last_reader = --readers_[name] == 0;
   if (last_reader) readers_.erase(name);
   const auto found = exchanged_.find(name);
@@ -217,10 +221,14 @@ std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, in
     if (last_reader) exchanged_.erase(found);
     return texts;
   }
+  const auto refused = refused_.find(name);
+  const std::string refusal = refused == refused_.end() ? "" : refused->second;
+  if (last_reader) refused_.erase(name);
   const std::string loss = first_loss_;
   const bool over = over_;
   lock.unlock();  // what nobody catches unwinds nothing, and its telling needs the mutex
   const std::string where = fmt::format("rendezvous \"{}\", rank {} of {}", key, rank, size);
+  if (!refusal.empty()) throw UsageError(fmt::format("{}: {}", where, refusal));
   if (!loss.empty())
     throw PeerLost(fmt::format("{}: {}\n  look first at its last lines", where, loss));
   if (over) throw PeerLost(where + ": the rendezvous has ended");

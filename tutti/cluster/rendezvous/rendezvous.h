@@ -51,7 +51,7 @@ class Rendezvous {
 
   /// What `size` ranks give under `key`, in rank order; each process for all the ranks that it
   /// holds, from as many threads. Throws Timeout naming the ranks that did not come, PeerLost when
-  /// a worker is lost meanwhile.
+  /// a worker is lost meanwhile, UsageError naming two that say different sizes.
   std::vector<std::string> exchange(std::string_view key, int rank, int size, std::string_view text,
                                     const Deadline& deadline);
 
@@ -85,6 +85,7 @@ class Rendezvous {
   bool unsent_ = false;  // something of it has not left yet
   std::map<std::string, std::vector<std::string>, std::less<>> exchanged_;
   std::map<std::string, int, std::less<>> readers_;  // ranks here that have yet to read a result
+  std::map<std::string, std::string, std::less<>> refused_;  // why there is none
   std::map<std::string, std::string, std::less<>> who_;
   std::string first_loss_;
   bool over_ = false;  // the rendezvous has ended, or is lost

@@ -113,9 +113,10 @@ RendezvousState::Outbox RendezvousState::on_hello(Client from, const RendezvousM
 RendezvousState::Outbox RendezvousState::on_exchange(Client from,
                                                      const RendezvousMessage& message) {
   Exchange& exchange = exchanges_[message.key];
-  if (exchange.size == 0) exchange.size = message.number;
+  if (exchange.from.empty()) exchange.size = message.number;
+  if (message.number != exchange.size) return refuse_sizes(from, message);
   const bool valid = message.worker >= 0 && message.worker < message.number &&
-                     message.number == exchange.size && message.text.size() <= kMaxExchangeBytes &&
+                     message.text.size() <= kMaxExchangeBytes &&
                      !exchange.texts.contains(message.worker);
   if (!valid)
     return lose(from, fmt::format("gave part {} of {} under \"{}\", which is not possible there",
@@ -132,6 +133,22 @@ RendezvousState::Outbox RendezvousState::on_exchange(Client from,
     if (!told && clients_.contains(client)) outbox.push_back({client, all});
   }
   exchanges_.erase(message.key);
+  return outbox;
+}
+
+/// Which of them is right nobody knows: all that gave are told both, and nobody is lost.
+RendezvousState::Outbox RendezvousState::refuse_sizes(Client from,
+                                                      const RendezvousMessage& message) {
+  const Exchange exchange = std::move(exchanges_.extract(message.key).mapped());
+  std::set<Client> all = {from};
+  for (const auto& [worker, client] : exchange.from) all.insert(client);
+  const auto first = clients_.find(exchange.from.begin()->second);
+  const std::string text = fmt::format("{} is one of {}, {} one of {}",
+                                       first == clients_.end() ? "one" : first->second.name,
+                                       exchange.size, clients_.at(from).name, message.number);
+  Outbox outbox;
+  for (const Client client : all)
+    outbox.push_back({client, {.kind = Kind::refused, .key = message.key, .text = text}});
   return outbox;
 }
 

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ struct RendezvousMessage {
   enum class Kind {
     hello,      ///< client: I am `worker` of `number` (launchers: worker -1), `text` describes me
     welcome,    ///< server: answer to hello; `number` is the silence limit in ms
-    refused,    ///< server: you cannot take part; `text` says why
+    refused,    ///< server: you cannot take part, or all cannot under `key`; `text` says why
     exchange,   ///< client: `worker` of `number` gives `text` under `key`
     exchanged,  ///< server: what all gave under `key`, in `texts`
     who,        ///< client: who is missing under `key`?  server: the words in `text`
@@ -90,6 +91,7 @@ class RendezvousState {
 
   Outbox on_hello(Client from, const RendezvousMessage& message, TimePoint now);
   Outbox on_exchange(Client from, const RendezvousMessage& message);
+  Outbox refuse_sizes(Client from, const RendezvousMessage& message);
   Outbox on_who(Client from, const RendezvousMessage& message) const;
   Outbox on_failed(Member& member, const RendezvousMessage& message);
   Outbox lose(Client client, std::string_view how);
