@@ -1,5 +1,6 @@
 // tutti evaluate: figures of weights that a training has written, and of one that still goes on.
 #include <filesystem>
+#include <numeric>
 #include <thread>
 
 #include "tests/jobs/program.h"
@@ -18,6 +19,8 @@ json train_into(const std::string& folder) {
   return json_in(folder + ".json");
 }
 
+constexpr const char* kClassTable = "label  precision  recall      f1  samples  class\n";
+
 TEST(Evaluate, GivesTheFiguresOfTheTraining) {
   const TempFolder folder;
   const json trained = train_into(folder / "run");
@@ -30,6 +33,33 @@ TEST(Evaluate, GivesTheFiguresOfTheTraining) {
     EXPECT_NEAR(tested.at("loss").get<double>(), trained.at("val_loss").get<double>(), 1e-6);
     EXPECT_THAT(result.out, HasSubstr("model.safetensors: test loss "));
   }
+}
+
+TEST(Evaluate, SaysOfEachClassHowItIsKnown) {
+  const TempFolder folder;
+  const json trained = train_into(folder / "run");
+  const auto result = tutti(evaluate(folder / "run", {"--json", folder / "test.json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(HasSubstr(kClassTable), ContainsRegex("\n +0 +[01]\\.[0-9].* airplane\n"),
+            HasSubstr("confusion matrix"), ContainsRegex("\n +9( +[0-9]+){10}  rainbow\n")));
+  const auto tested = json_in(folder / "test.json");
+  const auto confusion = tested.at("confusion").get<std::vector<std::vector<int64_t>>>();
+  ASSERT_EQ(confusion.size(), 10U);
+  ASSERT_EQ(tested.at("classes").size(), 10U);
+  int64_t right = 0, all = 0;
+  for (size_t label = 0; label < 10; ++label) {
+    const auto& row = confusion[label];
+    const int64_t samples = std::accumulate(row.begin(), row.end(), int64_t{0});
+    EXPECT_EQ(tested.at("classes")[label].at("samples"), samples);
+    all += samples;
+    right += row.at(label);
+  }
+  EXPECT_EQ(all, tested.at("samples"));
+  EXPECT_DOUBLE_EQ(static_cast<double>(right) / static_cast<double>(all),
+                   trained.at("val_accuracy").get<double>());
+  EXPECT_EQ(tested.at("classes")[0].at("class"), "airplane");
 }
 
 TEST(Evaluate, ReadsSnapshotsOfServers) {
@@ -57,6 +87,10 @@ TEST(Evaluate, FollowsATrainingToItsEnd) {
       followed.out,
       AllOf(HasSubstr("waiting for checkpoints"), HasSubstr("model.safetensors: test loss "),
             ContainsRegex("model.safetensors is the last of its job: [1-9][0-9]* checkpoints")));
+  const size_t table = followed.out.find(kClassTable);
+  ASSERT_NE(table, std::string::npos);
+  EXPECT_GT(table, followed.out.find("model.safetensors: test loss ")) << "of the last one alone";
+  EXPECT_EQ(followed.out.find(kClassTable, table + 1), std::string::npos);
 }
 
 // Each by itself, whatever launcher it finds itself under.

@@ -23,6 +23,7 @@
 #include "tutti/cli/data/spec.h"
 #include "tutti/cli/results.h"
 #include "tutti/cli/train/checkpoints.h"
+#include "tutti/cli/train/class_table.h"
 #include "tutti/cli/train/device_flags.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/text_models.h"
@@ -92,15 +93,30 @@ TestData test_data(const EvaluateFlags& flags) {
   return {*spec, doodles.batch(kTestBatch)};
 }
 
+// Of text each position has a label, and its classes are characters.
+bool has_class_table(const DataSpec& spec) {
+  const int64_t classes = std::ssize(spec.classes);
+  return !spec.of_text() && classes > 1 && classes <= kMostClassesOfATable;
+}
+
+std::vector<Metric> metrics_for(const DataSpec& spec) {
+  std::vector<Metric> all{metric_for(spec)};
+  if (has_class_table(spec)) all.push_back(metrics::confusion_matrix());
+  return all;
+}
+
 class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
       : flags_(flags), test_(test_data(flags)), model_(Strategy(strategy_options(flags)), [&] {
           return model_for_spec(flags.model, test_.spec);
         }) {
-    model_.compile({.optimizer = optim::sgd(),
-                    .loss = loss_for(test_.spec),
-                    .metrics = {metric_for(test_.spec)}});
+    const DataSpec& spec = test_.spec;
+    if (!spec.of_text() && std::ssize(spec.classes) > kMostClassesOfATable)
+      say("{} classes: no table of them and no confusion matrix, which are of at most {}\n",
+          spec.classes.size(), kMostClassesOfATable);
+    model_.compile(
+        {.optimizer = optim::sgd(), .loss = loss_for(spec), .metrics = metrics_for(spec)});
   }
 
   void load(const Checkpoint& checkpoint) {
@@ -108,22 +124,29 @@ class Evaluation {
     model_.load(checkpoint.path);
   }
 
-  /// Of the one that was loaded: prints a line, and writes all figures so far. Throws Error after
-  /// that where the loss is not finite.
+  /// Of the one that was loaded: prints a line, of the last one the classes too, and writes all
+  /// figures so far. Throws Error after that where the loss is not finite.
   void add(const Checkpoint& checkpoint) {
     const Scores scores = model_.evaluate(test_.dataset, loader_options(flags_.loader));
     const std::string metric = metric_for(test_.spec).name();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     print_line("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)", checkpoint.name(), scores.loss,
                metric, figure_words(test_.spec, scores.at(metric)), scores.samples, seconds);
+    OrderedJson json{{"checkpoint", checkpoint.path.string()},
+                     {"model", flags_.model},
+                     {"loss", scores.loss},
+                     {metric, scores.at(metric)},
+                     {"samples", scores.samples},
+                     {"weights_sha256", model_.weights_sha256()}};
+    if (has_class_table(test_.spec) && std::isfinite(scores.loss)) {
+      const Matrix confusion = scores.matrix("confusion_matrix");
+      if (!flags_.follow || checkpoint.is_last)
+        for (const std::string& line : class_table(test_.spec.classes, confusion))
+          print_line("{}", line);
+      json.update(json_of_classes(test_.spec.classes, confusion));
+    }
     flush_results();
-    lines_ += json_text({{"checkpoint", checkpoint.path.string()},
-                         {"model", flags_.model},
-                         {"loss", scores.loss},
-                         {metric, scores.at(metric)},
-                         {"samples", scores.samples},
-                         {"weights_sha256", model_.weights_sha256()}}) +
-              "\n";
+    lines_ += json_text(json) + "\n";
     if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
     if (!std::isfinite(scores.loss)) throw_not_finite(checkpoint, scores.loss);
   }
@@ -274,7 +297,9 @@ void add_evaluate(Command& program) {
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp\n"
       "  tutti evaluate resnet18 --data photos/val --checkpoints runs/photos\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
-      "mlp.json";
+      "mlp.json\n\n"
+      "Where classes are predicted it prints precision, recall, F1 and samples of each, and the "
+      "confusion matrix.";
   command.action = [&command, flags] {
     refuse_idle(command.typed(), *flags, needs_of_evaluations());
     return evaluate(*flags);
