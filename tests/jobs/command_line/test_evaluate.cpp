@@ -93,6 +93,22 @@ TEST(Evaluate, FollowsATrainingToItsEnd) {
   EXPECT_EQ(followed.out.find(kClassTable, table + 1), std::string::npos);
 }
 
+// Which it waits for, where it begins before the training.
+TEST(Evaluate, TakesTheModelFromTheTraining) {
+  const TempFolder folder;
+  CommandResult followed;
+  std::jthread sidecar([&] {
+    followed = tutti({"evaluate", "--data", kDoodles, "--checkpoints", folder / "run", "--follow",
+                      "--idle-limit", "60", "--json", folder / "test.json"});
+  });
+  const json trained = train_into(folder / "run");
+  sidecar.join();
+  ASSERT_EQ(followed.exit_code, 0) << followed.err;
+  const json last = lines_of(folder / "test.json").back();
+  EXPECT_EQ(last.at("model"), "mlp");
+  EXPECT_EQ(last.at("weights_sha256"), trained.at("weights_sha256"));
+}
+
 // Each by itself, whatever launcher it finds itself under.
 TEST(Evaluate, AWorkerMayTest) {
   const TempFolder folder;

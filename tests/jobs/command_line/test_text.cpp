@@ -73,9 +73,9 @@ TEST_F(TextModel, IsLearntTestedAndWrites) {
   EXPECT_EQ(spec.at("classes").size(), 18u);
   EXPECT_EQ(spec.at("gpt").at("features"), 16);
 
-  ASSERT_THAT(tutti({"evaluate", "gpt", "--data", text_, "--checkpoints", run_, "--json",
-                     folder_ / "test.json"}),
-              Exits(0, Out(HasSubstr("perplexity 1."))));
+  ASSERT_THAT(
+      tutti({"evaluate", "--data", text_, "--checkpoints", run_, "--json", folder_ / "test.json"}),
+      Exits(0, Out(HasSubstr("perplexity 1."))));
   EXPECT_LT(json_in(folder_ / "test.json").at("perplexity").get<double>(), 2);
 
   const Words long_one = {"--prompt", "buckle", "--tokens", "30", "--seed", "1"};

@@ -149,7 +149,7 @@ TEST_F(UserData, ClassesOfATableAndOfIdx) {
                     HasSubstr("validation: " + (folder_ / "t10k-images-idx3-ubyte").string()),
                     HasSubstr("100 samples to train on, 100 to test")));
   const auto said =
-      tutti({"predict", "mlp", "--weights", folder_ / "idx", folder_ / "t10k-images-idx3-ubyte"});
+      tutti({"predict", "--weights", folder_ / "idx", folder_ / "t10k-images-idx3-ubyte"});
   EXPECT_THAT(said.out, AllOf(HasSubstr(", row 1: 0 "), HasSubstr(", row 100: 1 ")));
 }
 
@@ -162,7 +162,7 @@ TEST_F(UserData, DoodlesArePredictedToo) {
       run_command({"bash", "-c", "zcat -f " + std::string(kDoodles) + "/banana.npy* > " + file})
           .exit_code,
       0);
-  const auto result = tutti({"predict", "mlp", "--weights", out, file, file + ".gone"});
+  const auto result = tutti({"predict", file, "--weights", out, file + ".gone"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("banana.npy.gone"));
   std::istringstream lines(result.out);
@@ -176,8 +176,8 @@ TEST_F(UserData, DoodlesArePredictedToo) {
 TEST_F(UserData, ASideCarMayBeginBeforeTheTraining) {
   CommandResult followed;
   std::jthread sidecar([&] {
-    followed = tutti({"evaluate", "linear_regression", "--data", more_flats_, "--checkpoints",
-                      folder_ / "run", "--follow", "--idle-limit", "60"});
+    followed = tutti({"evaluate", "--data", more_flats_, "--checkpoints", folder_ / "run",
+                      "--follow", "--idle-limit", "60"});
   });
   figures({"linear_regression", "--data", flats_, "--target", "price", "--batch-size", "30",
            "--epochs", "2", "--out", folder_ / "run"});

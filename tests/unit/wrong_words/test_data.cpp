@@ -132,7 +132,8 @@ TEST(WrongData, CannotBeWrittenByATextModel) {
 TEST(WrongData, PredictAndEvaluateNeedWhatTheTrainingSaid) {
   const TempFolder folder;
   const std::string flats = folder / "flats.csv", more_flats = folder / "more_flats.csv",
-                    photos = folder / "photos", out = folder / "run", bare = folder / "bare";
+                    photos = folder / "photos", out = folder / "run", bare = folder / "bare",
+                    nameless = folder / "nameless";
   put_flats(flats, 300);
   put_flats(more_flats, 40, 2);
   put_photos(photos, 20);
@@ -140,17 +141,29 @@ TEST(WrongData, PredictAndEvaluateNeedWhatTheTrainingSaid) {
                   "--epochs", "1", "--threads", "1", "--out", out});
   fs::create_directory(bare);
   fs::copy_file(fs::path(out) / "model.safetensors", fs::path(bare) / "model.safetensors");
+  fs::copy(out, nameless, fs::copy_options::recursive);
+  std::string spec = get_bytes(fs::path(out) / "data.json");
+  spec.replace(spec.find("\"mlp\""), 5, "\"\"");
+  put_bytes(fs::path(nameless) / "data.json", spec);
   expect_refused({"predict"},
                  {{{"mlp", "--weights", out}, {"FILES"}},
+                  {{"--weights", out}, {"FILES"}},
+                  {{"mpl", more_flats, "--weights", out}, {"\"mpl\"; did you mean \"mlp\"?"}},
+                  {{more_flats, "--weights", nameless},
+                   {"MODEL: is missing", "the data.json beside", "does not say it"}},
                   {{"mlp", more_flats}, {"--weights"}},
                   {{"mlp", "--weights", folder / "none", more_flats}, {"no weights are there"}},
                   {{"mlp", "--weights", bare, more_flats}, {"no data.json"}},
                   {{"mlp", "--weights", out, more_flats, "--top", "2"}, {"a number is predicted"}},
                   {{"resnet18", "--weights", out, more_flats}, {"are of mlp"}}});
-  expect_refused({"evaluate"},
-                 {{{"wide", "--checkpoints", out, "--data", more_flats}, {"are of mlp"}},
-                  {{"mlp", "--checkpoints", bare, "--data", more_flats}, {"no data.json"}},
-                  {{"mlp", "--checkpoints", out, "--data", photos}, {"trained on csv"}}});
+  expect_refused(
+      {"evaluate"},
+      {{{"wide", "--checkpoints", out, "--data", more_flats}, {"are of mlp"}},
+       {{"mlp", "--checkpoints", bare, "--data", more_flats}, {"no data.json"}},
+       {{"--checkpoints", bare, "--data", kDoodles}, {"MODEL: is missing", "no data.json beside"}},
+       {{"--checkpoints", nameless, "--data", more_flats},
+        {"MODEL: is missing", "does not say it"}},
+       {{"mlp", "--checkpoints", out, "--data", photos}, {"trained on csv"}}});
 }
 
 TEST(WrongData, CannotBeConverted) {

@@ -169,6 +169,17 @@ void require_same_model(const DataSpec& spec, const std::string& model,
         fmt::format("MODEL {}: the weights in {} are of {}", model, weights, spec.model));
 }
 
+std::string model_of_weights(const std::optional<DataSpec>& spec, const std::string& typed,
+                             const std::string& weights) {
+  if (spec && !typed.empty()) require_same_model(*spec, typed, weights);
+  if (!typed.empty()) return typed;
+  if (spec && !spec->model.empty()) return spec->model;
+  throw UsageError(
+      fmt::format("MODEL: is missing, and {0} {1} beside {2} {3} it; expected the name that tutti "
+                  "train was given",
+                  spec ? "the" : "no", kDataSpecFile, weights, spec ? "does not say" : "says"));
+}
+
 data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms) {
   for (const std::string& name : transforms) dataset = dataset.map(data::transforms::by_name(name));
   return dataset;

@@ -71,6 +71,12 @@ void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
 /// Throws UsageError where `weights` are another model's.
 void require_same_model(const DataSpec& spec, const std::string& model, const std::string& weights);
 
+/// The model that `weights` are of: the one that was typed, or, where that is "", what `spec`,
+/// which lies beside them, says. Throws UsageError where they are another model's, or neither names
+/// one.
+std::string model_of_weights(const std::optional<DataSpec>& spec, const std::string& typed,
+                             const std::string& weights);
+
 /// `dataset`, each sample through all of them.
 data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms);
 

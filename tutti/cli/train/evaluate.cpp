@@ -60,7 +60,7 @@ StrategyOptions strategy_options(const EvaluateFlags& flags) {
 
 // What is tested on, and how its samples were made for the training.
 struct TestData {
-  DataSpec spec;
+  DataSpec spec;  // names the model
   data::Dataset dataset;
 };
 
@@ -77,7 +77,8 @@ TestData test_data(const EvaluateFlags& flags) {
         fmt::format("--checkpoints {}: there is no {} beside it, which says what becomes of {}; "
                     "tutti train --out DIR writes it",
                     flags.checkpoints, kDataSpecFile, flags.data));
-  if (spec) require_same_model(*spec, flags.model, flags.checkpoints);
+  const std::string model = model_of_weights(spec, flags.model, flags.checkpoints);
+  if (spec) spec->model = model;
   if (!flags.table.header.empty() && spec && spec->kind != data::DataKind::csv)
     throw UsageError(fmt::format("--header {}: is for tables; the model was trained on {}",
                                  flags.table.header, data::name_of(spec->kind)));
@@ -88,7 +89,8 @@ TestData test_data(const EvaluateFlags& flags) {
   if (!spec)
     spec = DataSpec{.kind = data::DataKind::quickdraw,
                     .classes = doodles.classes(),
-                    .shape = doodles.columns().at(0).shape};
+                    .shape = doodles.columns().at(0).shape,
+                    .model = model};
   require_same_classes(*spec, doodles, flags.data);
   return {*spec, doodles.batch(kTestBatch)};
 }
@@ -109,7 +111,7 @@ class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
       : flags_(flags), test_(test_data(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          return model_for_spec(flags.model, test_.spec);
+          return model_for_spec(test_.spec.model, test_.spec);
         }) {
     const DataSpec& spec = test_.spec;
     if (!spec.of_text() && std::ssize(spec.classes) > kMostClassesOfATable)
@@ -133,7 +135,7 @@ class Evaluation {
     print_line("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)", checkpoint.name(), scores.loss,
                metric, figure_words(test_.spec, scores.at(metric)), scores.samples, seconds);
     OrderedJson json{{"checkpoint", checkpoint.path.string()},
-                     {"model", flags_.model},
+                     {"model", test_.spec.model},
                      {"loss", scores.loss},
                      {metric, scores.at(metric)},
                      {"samples", scores.samples},
@@ -223,10 +225,11 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
                   flags.checkpoints, flags.idle_limit_s, count));
 }
 
-// What a training says of its data before its first step; doodles need no word of it.
+// What a training says of its data before its first step; a model and doodles need no word of it.
 void wait_for_spec(const EvaluateFlags& flags) {
+  if (is_doodles(flags.data) && !flags.model.empty()) return;
   const Deadline idle(millis_of(flags.idle_limit_s));
-  while (!is_doodles(flags.data) && !spec_beside(flags.checkpoints)) {
+  while (!spec_beside(flags.checkpoints)) {
     throw_if_stop_requested("evaluate");
     if (idle.passed())
       throw Timeout(
@@ -272,7 +275,10 @@ void add_evaluate(Command& program) {
   auto flags = std::make_shared<EvaluateFlags>();
   Command& command = program.command(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
-  command.place("MODEL", &flags->model, one_of("model", all_model_names()), all_model_words());
+  command
+      .place("MODEL", &flags->model, one_of("model", all_model_names()),
+             all_model_words() + " (default: what data.json beside the checkpoints says)")
+      .required = false;
   command
       .add("--data", "PATH", &flags->data,
            "Of the kind that was trained on: all of it counts, of doodles the test samples")
@@ -294,9 +300,9 @@ void add_evaluate(Command& program) {
               "File for the figures, an object a line");
   command.footer =
       "Examples:\n"
-      "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp\n"
-      "  tutti evaluate resnet18 --data photos/val --checkpoints runs/photos\n"
-      "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
+      "  tutti evaluate --data photos/val --checkpoints runs/photos\n"
+      "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints mlp.safetensors\n"
+      "  tutti evaluate --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
       "mlp.json\n\n"
       "Where classes are predicted it prints precision, recall, F1 and samples of each, and the "
       "confusion matrix.";

@@ -18,9 +18,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/folders.h"
 #include "tutti/base/json.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/base/suggest.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -80,7 +82,7 @@ DataSpec spec_of(const PredictFlags& flags) {
       throw UsageError(fmt::format(
           "--weights {}: is a model of text; tutti generate {} --prompt TEXT lets it write",
           flags.weights, flags.weights));
-    require_same_model(*spec, flags.model, flags.weights);
+    spec->model = model_of_weights(spec, flags.model, flags.weights);
     return *std::move(spec);
   }
   throw UsageError(fmt::format(
@@ -101,7 +103,7 @@ class Prediction {
  public:
   explicit Prediction(const PredictFlags& flags)
       : flags_(flags), spec_(spec_of(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          return model_for_spec(flags.model, spec_);
+          return model_for_spec(spec_.model, spec_);
         }) {
     for (const std::string& name : spec_.transforms)
       transforms_.push_back(data::transforms::by_name(name));
@@ -274,16 +276,35 @@ class Prediction {
   bool failed_ = false;
 };
 
+// The first word is a file, too, unless it is a model's name, or looks like one and is no file.
+void tell_model_from_files(PredictFlags& flags) {
+  const std::vector<std::string> models = all_model_names();
+  if (!flags.model.empty() && std::ranges::find(models, flags.model) == models.end()) {
+    if (!nearest(flags.model, models).empty() && !is_there(flags.model))
+      throw UsageError(unknown_message("model", flags.model, models));
+    flags.files.insert(flags.files.begin(), std::exchange(flags.model, ""));
+  }
+  if (flags.files.empty())
+    throw UsageError("FILES: none is given; expected photos, tables, IDX images or doodles");
+}
+
 }  // namespace
 
 void add_predict(Command& program) {
   auto flags = std::make_shared<PredictFlags>();
   Command& command =
       program.command("predict", "Say what a trained model makes of files: class or value");
-  command.place("MODEL", &flags->model, one_of("model", all_model_names()), models::model_words());
-  command.place("FILES", &flags->files, some_name(),
-                "Of the kind that was trained on: photos or records of them, tables, IDX images, "
-                "doodles (.npy)");
+  Check model_or_file = some_name();
+  model_or_file.words = all_model_names();
+  command
+      .place("MODEL", &flags->model, model_or_file,
+             models::model_words() + " (default: what data.json beside the weights says)")
+      .required = false;
+  command
+      .place("FILES", &flags->files, some_name(),
+             "Of the kind that was trained on: photos or records of them, tables, IDX images, "
+             "doodles (.npy); one that is called as a model: ./mlp")
+      .required = false;
   command
       .add("--weights", "PATH", &flags->weights, some_name(),
            "The folder that --out of tutti train was given, or a checkpoint in it")
@@ -298,10 +319,11 @@ void add_predict(Command& program) {
               "File for what is said, an object a line");
   command.footer =
       "Examples:\n"
-      "  tutti predict resnet18 --weights runs/photos photos/new/*.jpg --top 3\n"
+      "  tutti predict --weights runs/photos photos/new/*.jpg --top 3\n"
       "  tutti predict linear_regression --weights runs/housing new.csv --json prices.json\n\n"
       "A file that cannot be read is named, the others are predicted, and the exit code is 1.";
   command.action = [flags] {
+    tell_model_from_files(*flags);
     if (!flags->json.empty()) require_writable(flags->json, "--json");
     install_stop_handler();
     return Prediction(*flags).run();
