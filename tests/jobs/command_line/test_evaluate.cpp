@@ -93,6 +93,22 @@ TEST(Evaluate, FollowsATrainingToItsEnd) {
   EXPECT_EQ(followed.out.find(kClassTable, table + 1), std::string::npos);
 }
 
+// In a pipe nothing but the figures.
+TEST(Evaluate, ShowsABarOnATerminalAndTakesItAway) {
+  const TempFolder folder;
+  train_into(folder / "run");
+  EXPECT_THAT(tutti(evaluate(folder / "run")),
+              Exits(0, Out(StartsWith("model.safetensors: test loss ")), Err("")));
+  std::string line = TUTTI_PROGRAM;
+  for (const std::string& word : evaluate(folder / "run")) line += " '" + word + "'";
+  // Both streams are one terminal of no known width.
+  EXPECT_THAT(
+      run_command({"sh", "-c", "script -qec \"$1\" /dev/null < /dev/null", "sh", line}, {},
+                  kProgramLimit),
+      Exits(0, Out(ContainsRegex("evaluate  \\[[= ]+\\]  batch 1/10  [0-9,]+ samples/s  [0-9:]+ "
+                                 "left.*\r\x1b\\[Kmodel.safetensors: test loss "))));
+}
+
 // Which it waits for, where it begins before the training.
 TEST(Evaluate, TakesTheModelFromTheTraining) {
   const TempFolder folder;

@@ -229,6 +229,35 @@ TEST(Progress, ABarStaysOnOneRowOfTheTerminal) {
   }
 }
 
+TEST(EvaluationBar, ShowsTheFirstBatchThenWhatIsDueAndGoes) {
+  const Terminal terminal(80);
+  const TimePoint start{};
+  {
+    EvaluationBar bar(true, start, terminal.out());
+    EXPECT_EQ(terminal.text(), "");
+    bar.show(1, 4, 500, start + Millis{500});
+    EXPECT_EQ(terminal.text(),
+              "evaluate  [=====               ]  batch 1/4  1,000 samples/s  0:02 left");
+    bar.show(2, 4, 1000, start + Millis{599});
+    EXPECT_EQ(terminal.text(), "") << "not due";
+    bar.show(3, 4, 1500, start + Millis{1'000});
+    EXPECT_EQ(terminal.text(),
+              "\r\x1b[Kevaluate  [===============     ]  batch 3/4  1,500 samples/s  0:00 left");
+  }
+  EXPECT_EQ(terminal.text(), "\r\x1b[K");
+}
+
+TEST(EvaluationBar, IsForTerminalsAloneAndWhenWanted) {
+  const Terminal terminal(80);
+  const Written written;
+  for (const auto& [wanted, out] :
+       {std::pair{false, terminal.out()}, std::pair{true, written.file()}}) {
+    EvaluationBar bar(wanted, TimePoint{}, out);
+    bar.show(1, 4, 500, TimePoint{} + Millis{500});
+  }
+  EXPECT_EQ(terminal.text() + written.text(), "");
+}
+
 TEST(Progress, IsSilentWhenTold) {
   const Written silent;
   const Written epochs;

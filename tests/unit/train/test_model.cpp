@@ -428,6 +428,8 @@ TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
   EXPECT_THAT(fit(good, {.epochs = 0}), HasSubstr("epochs is 0"));
   EXPECT_THAT(fit(good, {.max_steps = -1}), HasSubstr("max_steps is -1"));
   EXPECT_THAT(fit(good, {.verbose = 3}), HasSubstr("verbose is 3"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.evaluate(good, {}, 2); }),
+              HasSubstr("evaluate: verbose is 2, must be 0 or 1"));
   EXPECT_THAT(fit(good, {.validation = three_classes(3)}), HasSubstr("validation"));
   const auto wide = data::from_arrays({data::array_of(std::vector<float>(20), {4, 5}),
                                        data::array_of(std::vector<int64_t>(4), {4})});

@@ -129,7 +129,8 @@ class Evaluation {
   /// Of the one that was loaded: prints a line, of the last one the classes too, and writes all
   /// figures so far. Throws Error after that where the loss is not finite.
   void add(const Checkpoint& checkpoint) {
-    const Scores scores = model_.evaluate(test_.dataset, loader_options(flags_.loader));
+    const Scores scores =
+        model_.evaluate(test_.dataset, loader_options(flags_.loader), /*verbose=*/1);
     const std::string metric = metric_for(test_.spec).name();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     print_line("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)", checkpoint.name(), scores.loss,
@@ -305,7 +306,7 @@ void add_evaluate(Command& program) {
       "  tutti evaluate --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
       "mlp.json\n\n"
       "Where classes are predicted it prints precision, recall, F1 and samples of each, and the "
-      "confusion matrix.";
+      "confusion matrix. On a terminal a bar shows how far it is.";
   command.action = [&command, flags] {
     refuse_idle(command.typed(), *flags, needs_of_evaluations());
     return evaluate(*flags);

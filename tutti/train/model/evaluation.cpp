@@ -2,6 +2,8 @@
 
 #include "tutti/train/model/detail/evaluation.h"
 
+#include <fmt/format.h>
+
 #include <csignal>
 
 #include "tutti/base/log.h"
@@ -23,12 +25,13 @@ class Evaluation {
  public:
   Evaluation(Model::State& model, std::string_view operation,
              std::shared_ptr<const data::Epoch> epoch, std::shared_ptr<data::Loader> loader,
-             ReplicaContext& replica)
+             ReplicaContext& replica, EvaluationBar* bar)
       : model_(model),
         operation_(operation),
         epoch_(std::move(epoch)),
         loader_(std::move(loader)),
         replica_(replica),
+        bar_(replica.replica() == 0 ? bar : nullptr),
         late_(replica.queue()) {
     detail::require_here(*model.modules.module(replica.local_rank()), replica);
   }
@@ -43,6 +46,7 @@ class Evaluation {
       if (batch.local_size(replica_) == 0) continue;
       detail::at_batch({operation_, *epoch_, batch, replica_}, [&] { add(batch); });
       late_.poll(patience());
+      show(batch);
     }
     late_.settle(patience());
     return std::move(totals_);
@@ -55,6 +59,7 @@ class Evaluation {
                                 const detail::Tensors& outputs) {
                               count(batch, detail::parts_of(columns, model_.num_inputs, goals()),
                                     outputs);
+                              show(batch);
                             });
     totals_.signal = stop_requested();
     return std::move(totals_);
@@ -88,6 +93,12 @@ class Evaluation {
                        });
   }
 
+  void show(const DistributedBatch& batch) {
+    if (bar_ == nullptr) return;
+    shown_samples_ += batch.global_size();
+    bar_->show(batch.step() + 1, epoch_->num_batches(), shown_samples_, Clock::now());
+  }
+
   const detail::Goals& goals() const { return model_.compiled->goals; }
   detail::Tensors outputs_of(const detail::BatchParts& parts) const {
     return model_.compiled->outputs(model_.forward(replica_.local_rank()), parts.inputs);
@@ -98,6 +109,8 @@ class Evaluation {
   std::shared_ptr<const data::Epoch> epoch_;
   std::shared_ptr<data::Loader> loader_;
   ReplicaContext& replica_;
+  EvaluationBar* const bar_;
+  int64_t shown_samples_ = 0;
   Totals totals_;
   LateReads late_;
 };
@@ -105,14 +118,14 @@ class Evaluation {
 }  // namespace
 
 Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset,
-                              const data::LoaderOptions& loader_options) {
+                              const data::LoaderOptions& loader_options, EvaluationBar* bar) {
   const auto epoch = detail::first_epoch(strategy, dataset);
   const auto loader =
       detail::make_loader(loader_options, strategy.world(), strategy.options().threads_per_replica);
   const detail::EvaluationMode mode(modules);
   std::shared_ptr<const mesh::Topology> topology;
   const auto own = [&](ReplicaContext& replica) {
-    return Evaluation(*this, operation, epoch, loader, replica).over(topology);
+    return Evaluation(*this, operation, epoch, loader, replica, bar).over(topology);
   };
   Totals all;
   strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
@@ -131,7 +144,10 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
   return detail::scores_of(all, compiled->goals);
 }
 
-Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader) {
+Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader,
+                       int verbose) {
+  if (verbose != 0 && verbose != 1)
+    throw UsageError(fmt::format("evaluate: verbose is {}, must be 0 or 1", verbose));
   state_->require_compiled("evaluate");
   data::check_options(loader);
   state_->check_data("evaluate", dataset, true);
@@ -139,7 +155,8 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
   detail::require_same_data(state_->strategy.membership(), "evaluate", "data", dataset,
                             state_->strategy.options().seed);
   state_->refresh();
-  return state_->evaluate("evaluate", dataset, loader);
+  EvaluationBar bar(verbose == 1, Clock::now());
+  return state_->evaluate("evaluate", dataset, loader, &bar);
 }
 
 // ---- scores ----

@@ -177,7 +177,9 @@ class Model {
   History fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
-  Scores evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader = {});
+  /// verbose: 0 silent; 1 a bar on stderr meanwhile, where that is a terminal.
+  Scores evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader = {},
+                  int verbose = 0);
 
   /// One step of fit() on one global batch, of which every replica takes its part: the weights that
   /// fit() gets from the same batches, and loss and metrics of this batch alone, before the update.

@@ -47,6 +47,22 @@ std::string in_one_row(const std::string& before, double share, const std::strin
   return (before + after).substr(0, static_cast<size_t>(room));
 }
 
+/// How far and how fast it goes: of the whole, samples a second, and seconds that are left.
+struct Estimate {
+  double share = 0, rate = 0, left = 0;
+};
+
+Estimate estimate_of(int64_t done, int64_t all, int64_t samples, TimePoint::duration since) {
+  const double seconds = std::chrono::duration<double>(since).count();
+  const double share = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, all));
+  return {.share = share,
+          .rate = seconds > 0 ? static_cast<double>(samples) / seconds : 0,
+          .left = share > 0 ? seconds * (1 - share) / share : 0};
+}
+
+/// A bar is written over the one before; ESC[K clears what a longer one left.
+constexpr const char* kOverBar = "\r\x1b[K";
+
 }  // namespace
 
 std::string with_commas(double number) {
@@ -82,15 +98,12 @@ void Progress::begin_epoch(int64_t epoch, int64_t steps, TimePoint now) {
 
 void Progress::show(int64_t done, int64_t images, const NamedValues& values, TimePoint now) {
   next_ = now + (terminal_ ? kBarEvery : kLineEvery);
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const double share =
-      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, steps_));
-  const double left = share > 0 ? seconds * (1 - share) / share : 0;
-  const double rate = seconds > 0 ? static_cast<double>(images) / seconds : 0;
+  const Estimate estimate = estimate_of(done, steps_, images, now - begin_);
   const std::string before = fmt::format("epoch {}/{}  ", epoch_ + 1, epochs_);
-  const std::string after = fmt::format("step {}/{}{}  {} images/s  {} left", done, steps_,
-                                        joined(values), with_commas(rate), clock_words(left));
-  write(terminal_ ? in_one_row(before, share, after, columns_of(out_)) : before + after,
+  const std::string after =
+      fmt::format("step {}/{}{}  {} images/s  {} left", done, steps_, joined(values),
+                  with_commas(estimate.rate), clock_words(estimate.left));
+  write(terminal_ ? in_one_row(before, estimate.share, after, columns_of(out_)) : before + after,
         !terminal_);
 }
 
@@ -107,10 +120,26 @@ void Progress::say(const std::string& text) {
 }
 
 void Progress::write(const std::string& text, bool stays) {
-  // A bar is written over the one before; ESC[K clears what a longer one left.
-  const char* begin = bar_shown_ ? "\r\x1b[K" : "";
-  say_to(out_, "{}{}{}", begin, text, stays ? "\n" : "");
+  say_to(out_, "{}{}{}", bar_shown_ ? kOverBar : "", text, stays ? "\n" : "");
   bar_shown_ = !stays;
+}
+
+EvaluationBar::EvaluationBar(bool wanted, TimePoint now, std::FILE* out)
+    : out_(wanted && isatty(fileno(out)) == 1 ? out : nullptr), begin_(now), next_(now) {}
+
+EvaluationBar::~EvaluationBar() {
+  if (shown_) say_words(out_, kOverBar);
+}
+
+void EvaluationBar::show(int64_t done, int64_t batches, int64_t samples, TimePoint now) {
+  if (out_ == nullptr || now < next_) return;
+  next_ = now + kBarEvery;
+  const Estimate estimate = estimate_of(done, batches, samples, now - begin_);
+  const std::string after = fmt::format("batch {}/{}  {} samples/s  {} left", done, batches,
+                                        with_commas(estimate.rate), clock_words(estimate.left));
+  say_to(out_, "{}{}", shown_ ? kOverBar : "",
+         in_one_row("evaluate  ", estimate.share, after, columns_of(out_)));
+  shown_ = true;
 }
 
 }  // namespace tutti

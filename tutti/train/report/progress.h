@@ -58,6 +58,27 @@ class Progress {
   bool bar_shown_ = false;
 };
 
+/// What evaluate() shows meanwhile: a bar on a terminal, of which nothing stays; elsewhere nothing.
+class EvaluationBar {
+ public:
+  /// `out` stays the caller's. Nothing is shown unless it is a terminal, and `wanted`.
+  EvaluationBar(bool wanted, TimePoint now, std::FILE* out = stderr);
+  /// Takes the bar away.
+  ~EvaluationBar();
+  EvaluationBar(const EvaluationBar&) = delete;
+  EvaluationBar& operator=(const EvaluationBar&) = delete;
+
+  /// After each batch: done of so many; samples: of those that are done, over all replicas. Shows
+  /// the first, and then what is due.
+  void show(int64_t done, int64_t batches, int64_t samples, TimePoint now);
+
+ private:
+  std::FILE* out_;  // null: nothing is shown
+  const TimePoint begin_;
+  TimePoint next_;
+  bool shown_ = false;
+};
+
 /// "12,345": a number with its thousands apart.
 std::string with_commas(double number);
 

@@ -226,9 +226,9 @@ struct Model::State {
   std::string objection_of_batch_norms(const data::Dataset& train, const FitOptions& options,
                                        std::span<const double> shares) const;
 
-  /// `operation` begins what is said of a sample.
+  /// `operation` begins what is said of a sample. `bar` is shown what replica 0 has done.
   Scores evaluate(std::string_view operation, const data::Dataset& dataset,
-                  const data::LoaderOptions& loader = {});
+                  const data::LoaderOptions& loader = {}, EvaluationBar* bar = nullptr);
   void save(const std::filesystem::path& path);
   /// Parameters of all replicas were written otherwise than by an update: the next goes on from
   /// these.
