@@ -135,6 +135,7 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--image-size", {}, {"--image-size", "16"}, kModels, Of::photos},
       {"--augment", {}, {"--augment"}, kOther, Of::photos},
       {"--target", {}, {"--target", "sort"}},
+      {"--columns", {"--columns", "a"}, {"--columns", "b"}},
       {"--without", {"--without", "a"}, {"--without", "b"}},
       {"--categorical", {}, {"--categorical", "b"}, kModels},
       {"--missing", {"--missing", "7"}, {"--missing", "6"}},

@@ -50,6 +50,21 @@ TEST_F(UserData, ATableOfFewRowsIsOneBatchUnlessAnotherIsSaid) {
               Exits(2, Err(HasSubstr("--batch-size 128 is more than the 49 training samples"))));
 }
 
+TEST_F(UserData, FeaturesOfATableAreThoseThatAreNamed) {
+  const std::string out = folder_ / "run";
+  figures({"linear_regression", "--data", flats_, "--target", "price", "--columns", "area,rooms",
+           "--batch-size", "30", "--max-steps", "1", "--out", out});
+  EXPECT_THAT(said_, HasSubstr("columns: numbers area, rooms; target price, a number\n"));
+  std::vector<std::string> names;
+  const json spec = json_in(fs::path(out) / "data.json");
+  for (const json& column : spec.at("table").at("features")) names.push_back(column.at("name"));
+  EXPECT_THAT(names, ElementsAre("area", "rooms"));
+  // Others need not be there.
+  put_bytes(folder_ / "new.csv", "rooms,area\n2,50\n");
+  EXPECT_THAT(tutti({"predict", "linear_regression", "--weights", out, folder_ / "new.csv"}),
+              Exits(0, Out(HasSubstr("new.csv, row 1: price "))));
+}
+
 // Means and deviations of the rows that are trained on, which a table of the test's own cuts alike.
 TEST_F(UserData, WhatIsHeldOutOfATableTeachesNothing) {
   const std::string out = folder_ / "run", table = folder_ / "outlier.csv";

@@ -48,6 +48,13 @@ TEST_F(Csv, TakesTheColumnsThatItIsTold) {
   EXPECT_THAT(values_of<float>(open(bytes, {.target = "a", .without = {"c"}}), 0),
               ElementsAre(2, 4));
   EXPECT_THAT(misuse(bytes, {.target = "e"}), HasSubstr("unknown column \"e\""));
+  EXPECT_THAT(misuse(bytes, {.columns = {"a", "e"}}), HasSubstr("unknown column \"e\""));
+  EXPECT_THAT(misuse(bytes, {.columns = {"a", "b", "a"}}),
+              HasSubstr("column \"a\" of `columns` (--columns) is named twice"));
+  EXPECT_THAT(misuse(bytes, {.target = "b", .columns = {"a", "b"}}),
+              HasSubstr("column \"b\" of `columns` (--columns) is the target"));
+  EXPECT_THAT(misuse(bytes, {.columns = {"a", "b"}, .without = {"b", "c"}}),
+              HasSubstr("column \"b\" of `columns` (--columns) is in `without` (--without) too"));
   EXPECT_THAT(misuse("price\n1\n", {.without = {"prize"}}), HasSubstr("did you mean \"price\""));
   EXPECT_THAT(misuse("price\n1\n", {.target = "price"}), HasSubstr("no column is left"));
   EXPECT_THAT(misuse("a\n1\n", {.names = {"a"}}), HasSubstr("files without header"));

@@ -80,6 +80,7 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
   if (found.kind != DataKind::csv) {
     if (!data::is_records(found.kind) && !flags.target.empty())
       refuse("--target " + flags.target, "tables and records");
+    if (!flags.columns.empty()) refuse("--columns " + flags.columns[0], "tables");
     if (!flags.without.empty()) refuse("--without " + flags.without[0], "tables");
   }
   require_table(path, flags.table, found);
@@ -144,6 +145,7 @@ Opened open_table(const std::string& path, const DataFlags& flags, Recognised& f
                                  found.sentence, fmt::join(names, ", ")));
   }
   options.target = flags.target;
+  options.columns = flags.columns;
   std::optional<data::Halves> halves;
   if (held_out > 0) {
     data::TableHalves table = data::csv_halves(path, options, held_out_of(held_out));
@@ -242,6 +244,10 @@ void add_pipeline_flags(Command& command, DataFlags& flags) {
   command.add("--target", "COLUMN", &flags.target, some_name(),
               "Tables: the column to predict, a number or a class; all others are features. Photos "
               "in records: the column of the class, where more than one may be it");
+  command
+      .add("--columns", "COLUMNS", &flags.columns, some_name(),
+           "Tables: the columns that are features, in this order (default: all others)")
+      .several = Several::commas;
   command
       .add("--without", "COLUMNS", &flags.without, some_name(),
            "Tables: columns that are no features")

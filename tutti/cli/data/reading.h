@@ -23,7 +23,7 @@ struct DataFlags {
   int64_t image_size = 0;
   bool augment = false;
   std::string target;
-  std::vector<std::string> without;
+  std::vector<std::string> columns, without;
   TableFlags table;
   bool as_text = false;  ///< not typed: the model reads any file as text
   int64_t context = 0;

@@ -53,8 +53,9 @@ struct CsvOptions {
 ///   DataError   with line and column, got and expected: too few or too many fields, a quote that
 ///               is not closed, text behind one, a string in a column of numbers, a missing number;
 ///               names there twice, no row, a column without values
-///   UsageError  a column that is not there (the nearest is named), more than 1,000 words where
-///               one_hot, a delimiter or comment that cannot be one
+///   UsageError  a column that is not there (the nearest is named), one that `columns` has twice or
+///               that is the target or in `without` too, more than 1,000 words where one_hot, a
+///               delimiter or comment that cannot be one
 TableSpec table_spec(const std::filesystem::path& path, const CsvOptions& options = {});
 
 /// csv(path, table_spec(path, options)), of one reading.

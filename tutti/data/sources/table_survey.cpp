@@ -87,9 +87,22 @@ class Surveyor {
     return field;
   }
 
+  // Of a feature that was asked for by name.
+  void require_one_use(const std::string& name) const {
+    const auto refuse = [&](const char* why) {
+      throw UsageError(
+          fmt::format("{}: column \"{}\" of `columns` (--columns) {}", where_, name, why));
+    };
+    if (std::ranges::count(options_.columns, name) > 1) refuse("is named twice there");
+    if (name == options_.target) refuse("is the target (--target), which is no feature");
+    if (std::ranges::count(options_.without, name) > 0)
+      refuse("is in `without` (--without) too: take it out of one of them");
+  }
+
   void choose_columns() {
     const detail::TableRows rows(text_, spec_, where_);
     spec_.names = rows.names();
+    for (const std::string& name : options_.columns) require_one_use(name);
     for (const std::string& name : options_.without) require_column(rows, name);
     for (const std::string& name : options_.categorical) require_column(rows, name);
     const auto among = [](const std::vector<std::string>& all, const std::string& name) {
