@@ -168,13 +168,16 @@ TEST_F(UserData, ATablesNumberIsLearntTestedAndPredicted) {
   const std::string out = folder_ / "run";
   const json trained =
       figures({"linear_regression", "--data", flats_, "--target", "price", "--batch-size", "30",
-               "--epochs", "40", "--learning-rate", "0.05", "--out", out});
+               "--epochs", "40", "--learning-rate", "0.05", "--metrics", "rmse,r2", "--best-by",
+               "val_r2_score", "--keep-best", "1", "--out", out});
   EXPECT_LT(trained.at("val_mean_absolute_error").get<double>(), 1000) << "of 20,000 to 170,000";
   EXPECT_FALSE(trained.contains("val_accuracy"));
   EXPECT_THAT(said_,
               AllOf(HasSubstr("a table: 5 columns, delimited by commas"),
                     HasSubstr("predicts price; 270 samples to train on, 30 to test"),
                     HasSubstr("validation: 30 of 300 samples"), HasSubstr("mean_absolute_error")));
+  EXPECT_THAT(get_bytes(fs::path(out) / "history.csv"),
+              AllOf(HasSubstr("val_root_mean_squared_error"), HasSubstr("val_r2_score")));
 
   const auto tested = tutti({"evaluate", "linear_regression", "--data", more_flats_,
                              "--checkpoints", out, "--json", folder_ / "test.json"});

@@ -280,7 +280,8 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
       {flags(&TrainFlags::csv_log, "/not/there.csv"), {"--csv-log: ", "no folder /not"}},
       {flags(&TrainFlags::tensorboard, "/proc/no"), {"--tensorboard: ", "/proc/no"}},
       {flags(&TrainFlags::metrics, "top_x_accuracy"), {"--metrics: ", "top_5_accuracy"}},
-      {flags(&TrainFlags::metrics, "r2_score"), {"--metrics: ", "unknown metric"}},
+      {flags(&TrainFlags::metrics, "auk"), {"--metrics: ", "unknown metric"}},
+      {flags(&TrainFlags::metrics, "f1,r2_score"), {"--metrics r2_score: ", "classes"}},
       {flags(&TrainFlags::metrics, "f1,f1"), {"f1 is given twice"}},
       {flags(&TrainFlags::loss_scaling, "growth=1"), {"--loss-scaling: ", "growth"}},
       {flags(&TrainFlags::class_weight, "aple=2"), {"--class-weight: ", "mean \"apple\"?"}},
@@ -381,6 +382,38 @@ TEST(TrainFlags, WhatGoesTogetherIsTaken) {
     for (const std::string_view word : parts_of(words, ' ')) names.emplace_back(word);
     EXPECT_NO_THROW(check(typed(names))) << words;
   }
+}
+
+// Of a target whose deviation is 100, so that a difference of 1 is one of 100.
+TEST(TrainFlags, MetricsOfANumberAreInItsUnit) {
+  const float outputs[] = {1, -1, 2, 0}, targets[] = {1, 1, -1, -1};
+  const SampleRows rows{
+      .outputs = outputs, .rows = 4, .width = 1, .targets = targets, .target_width = 1};
+  TrainFlags flags;
+  flags.number_scale = 100;
+  const auto values = [&](const std::string& typed) {
+    flags.metrics = typed;
+    std::map<std::string, double> all;
+    for (const Metric& metric : metrics_from(flags)) {
+      std::vector<double> state(static_cast<size_t>(metric.num_states(1)));
+      metric.add(rows, state);
+      all[metric.name()] = metric.value(state);
+    }
+    return all;
+  };
+  const std::pair<const std::string, double> absolute{"mean_absolute_error", 150};
+  EXPECT_THAT(values(""), ElementsAre(absolute));
+  const auto all = values("mse,r2,rmse");
+  EXPECT_EQ(all.at("mean_squared_error"), 35'000) << "(0 + 4 + 9 + 1) / 4 * 100^2";
+  EXPECT_EQ(all.at("root_mean_squared_error"), 100 * std::sqrt(3.5));
+  EXPECT_EQ(all.at("r2_score"), 1 - 14.0 / 4) << "of targets whose mean is 0";
+  EXPECT_EQ(values("mae,mean_squared_error,r2_score,root_mean_squared_error"), all);
+  EXPECT_THAT(message_of<UsageError>([&] { values("rmse,root_mean_squared_error"); }),
+              HasSubstr("root_mean_squared_error is given twice"));
+  flags.data.target = "price";
+  EXPECT_THAT(message_of<UsageError>([&] { values("rsme"); }),
+              AllOf(StartsWith("--metrics rsme: --target price is a number"),
+                    HasSubstr("did you mean \"rmse\"?")));
 }
 
 TEST(TrainFlags, NumbersThatFloat32HasNotAreRefused) {

@@ -211,4 +211,13 @@ Metric scaled_absolute_error(double scale) {
   });
 }
 
+Metric scaled(const Metric& metric, double scale) {
+  return Metric(MetricDefinition{
+      .name = metric.name(),
+      .num_states = [metric](int64_t width) { return metric.num_states(width); },
+      .add = [metric](const SampleRows& rows, std::span<double> state) { metric.add(rows, state); },
+      .value = [metric,
+                scale](std::span<const double> state) { return scale * metric.value(state); }});
+}
+
 }  // namespace tutti::cli

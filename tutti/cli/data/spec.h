@@ -91,4 +91,7 @@ std::string figure_words(const DataSpec& spec, double value);
 /// |output - target| on the mean, times `scale`. Named "mean_absolute_error".
 Metric scaled_absolute_error(double scale);
 
+/// `metric`, one number, times `scale`.
+Metric scaled(const Metric& metric, double scale);
+
 }  // namespace tutti::cli

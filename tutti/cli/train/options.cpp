@@ -215,6 +215,46 @@ constexpr CallbackMaker kCallbacks[] = {
     {"--early-stopping", &TrainFlags::early_stopping, early_stopping, true},
 };
 
+// Of a number that is predicted, beside mean_absolute_error: in the target's own unit.
+struct NumberMetric {
+  const char* in_short;
+  Metric (*make)();
+  int power;  // of the unit
+};
+constexpr NumberMetric kNumberMetrics[] = {
+    {"rmse", metrics::root_mean_squared_error, 1},
+    {"mse", metrics::mean_squared_error, 2},
+    {"r2", metrics::r2_score, 0},
+};
+
+std::optional<Metric> number_metric(std::string_view name, double scale) {
+  for (const auto& [in_short, make, power] : kNumberMetrics)
+    if (const Metric metric = make(); name == in_short || name == metric.name())
+      return scaled(metric, std::pow(scale, power));
+  return std::nullopt;
+}
+
+void add_once(std::vector<Metric>& all, Metric metric, std::string_view typed) {
+  if (std::ranges::count(all, metric.name(), &Metric::name) > 0)
+    throw UsageError(fmt::format("--metrics: {} is given twice", typed));
+  all.push_back(std::move(metric));
+}
+
+std::vector<Metric> metrics_of_number(const TrainFlags& flags) {
+  std::vector<Metric> all = {scaled_absolute_error(*flags.number_scale)};
+  if (flags.metrics.empty()) return all;
+  for (const std::string_view name : parts_of(flags.metrics, ',')) {
+    if (name == "mae" || name == all[0].name()) continue;  // it is there anyway
+    const auto metric = number_metric(name, *flags.number_scale);
+    if (!metric)
+      throw UsageError(fmt::format("--metrics {}: --target {} is a number: {}", name,
+                                   flags.data.target,
+                                   unknown_message("metric", name, number_metric_words())));
+    add_once(all, *metric, name);
+  }
+  return all;
+}
+
 bool usual_for_classes(std::string_view name) {
   return std::ranges::find(metric_words(), name) != metric_words().end() ||
          (name.starts_with("top_") && name.ends_with("_accuracy")) || name.starts_with("map_at_");
@@ -257,22 +297,30 @@ const std::vector<std::string>& metric_words() {
   return words;
 }
 
+const std::vector<std::string>& number_metric_words() {
+  static const std::vector<std::string> words = [] {
+    std::vector<std::string> all;
+    for (const auto& metric : kNumberMetrics) {
+      all.emplace_back(metric.in_short);
+      all.push_back(metric.make().name());
+    }
+    return all;
+  }();
+  return words;
+}
+
 std::vector<Metric> metrics_from(const TrainFlags& flags) {
-  if (flags.number_scale) {
-    if (!flags.metrics.empty())
-      throw UsageError(fmt::format("--metrics {}: are for classes; --target {} is a number",
-                                   flags.metrics, flags.data.target));
-    return {scaled_absolute_error(*flags.number_scale)};
-  }
+  if (flags.number_scale) return metrics_of_number(flags);
   std::vector<Metric> all = {metrics::accuracy()};
   if (flags.data.as_text) all.insert(all.begin(), metrics::perplexity());
   if (flags.metrics.empty()) return all;
   for (const std::string_view name : parts_of(flags.metrics, ',')) {
+    if (number_metric(name, 1))
+      throw UsageError(
+          fmt::format("--metrics {}: is for a number that is predicted; here classes are", name));
     if (!usual_for_classes(name))
       throw UsageError("--metrics: " + unknown_message("metric", name, metric_words()));
-    all.push_back(said_of("--metrics", [&] { return metric_by_name(name); }));
-    if (std::ranges::count(all, all.back().name(), &Metric::name) > 1)
-      throw UsageError(fmt::format("--metrics: {} is given twice", name));
+    add_once(all, said_of("--metrics", [&] { return metric_by_name(name); }), name);
   }
   return all;
 }

@@ -28,8 +28,10 @@ std::optional<RateSchedule> schedule_from(const TrainFlags& flags, int64_t steps
 
 /// Names of metrics for classes, as --metrics takes them.
 const std::vector<std::string>& metric_words();
+/// Those for a number, each in short and as History names it.
+const std::vector<std::string>& number_metric_words();
 /// accuracy, of text with perplexity before it, and those of --metrics; where a number is
-/// predicted, mean_absolute_error alone.
+/// predicted, mean_absolute_error, and those of --metrics in the target's own unit.
 std::vector<Metric> metrics_from(const TrainFlags& flags);
 
 std::optional<optim::LossScaling> loss_scaling_from(const TrainFlags& flags);
