@@ -107,6 +107,41 @@ TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
   EXPECT_TRUE(std::filesystem::exists(folder / "out/history.csv"));
 }
 
+std::string sha_with(const Words& more) {
+  const Words job = words_of(
+      "--take 256 --batch-size 64 --epochs 1 --threads 1 --optimizer sgd --validation-split 0.01");
+  return sha_of(figures_of(Words{TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles} + job + more));
+}
+
+// With a rate of 0 they stay what they are.
+TEST(TrainFlags, FromBeginsWithWeightsThatAreThere) {
+  const TempFolder folder;
+  const std::string out = folder / "first";
+  const std::string learnt = sha_with({"--out", out});
+  const Words still = {"--parameter-group", "*:learning_rate_factor=0"};
+  EXPECT_NE(sha_with(still), learnt);
+  EXPECT_EQ(sha_with(still + Words{"--from", out}), learnt);
+  EXPECT_EQ(sha_with(still + words_of("--strategy mirrored --mesh stage=2 --from " + out +
+                                      "/model.safetensors")),
+            learnt);
+  EXPECT_THAT(train_with({"wide", "--data", kDoodles, "--from", out}),
+              Exits(2, Err(AllOf(HasSubstr("MODEL wide: "), HasSubstr("are of mlp")))));
+}
+
+TEST(TrainFlags, FromTrainsTheSameUnderAllStrategies) {
+  const TempFolder folder;
+  const std::string out = folder / "first";
+  sha_with({"--out", out});
+  std::set<std::string> shas;
+  for (const std::string& words :
+       {"one_device --from " + out, "mirrored --from " + out, "multi_worker --from " + out,
+        "multi_worker --shard parameters --from " + out, "central_storage --from " + out,
+        "parameter_server --from " + out + "/checkpoints"})
+    shas.insert(sha_with(words_of("--replicas 2 --strategy " + words)));
+  EXPECT_EQ(shas.size(), 1u);
+  EXPECT_FALSE(shas.contains(sha_with(words_of("--replicas 2 --strategy mirrored"))));
+}
+
 TEST(TrainFlags, HelpGroupsThem) {
   const auto result = train_with({"--help"});
   EXPECT_EQ(result.exit_code, 0);

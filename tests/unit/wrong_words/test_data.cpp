@@ -122,6 +122,11 @@ TEST(WrongData, CannotBeWrittenByATextModel) {
   const std::string rhyme = rhyme_in(folder), run = folder / "run";
   expect_trained(kGpt + Words{"--data", rhyme, "--context", "12", "--heads", "2", "--threads", "1",
                               "--max-steps", "2", "--out", run});
+  put_bytes(folder / "other.txt", std::string(400, 'x') + "yz");
+  expect_refused(kGpt + Words{"--context", "12", "--from", run},
+                 {{{"--data", rhyme, "--heads", "4"}, {"--heads 2, here it is --heads 4"}},
+                  {{"--data", folder / "other.txt", "--heads", "2"},
+                   {"--from " + run + ": was trained on other characters", "here there are 3"}}});
   expect_refused({"generate", run},
                  {{{"--prompt", "one λ"}, {"--prompt, byte 4 (line 1): got the character \"λ\""}},
                   {{"--prompt", ""}, {"--prompt: is empty"}},

@@ -1,4 +1,6 @@
 // `tutti train`: what is answered before it trains.
+#include "tutti/base/array.h"
+#include "tutti/data/safetensors.h"
 #include "tutti/data/share_schedule.h"
 
 #include "tests/unit/wrong_words/refused.h"
@@ -114,6 +116,22 @@ TEST(WrongTrain, Checkpoints) {
                         {"--checkpoint-every 5", {"--checkpoint-every 5 under ", "--out"}},
                         {{"--strategy", "parameter_server", "--resume", "--out", out},
                          {"--snapshots", "--restore"}}});
+}
+
+TEST(WrongTrain, WeightsToBeginWith) {
+  const TempFolder folder;
+  const std::string file = folder / "w.safetensors";
+  put_bytes(folder / "text", "no weights");
+  data::write_safetensors(file, {{"linear_1.weight", Array::zeros(DType::float32, {2, 3})}});
+  expect_refused(kMlp,
+                 {{"--from not/there", {"--from not/there: no weights are there", "--out"}},
+                  {{"--from", folder.path()}, {"no weights are there"}},
+                  {{"--from", folder / "text"}, {"text"}},
+                  {{"--from", file},
+                   {"does not fit the model", "\"linear_1.weight\" is float32 [2, 3] in the file",
+                    "--from " + file + " takes a network whole"}},
+                  {{"--from", file, "--strategy", "parameter_server", "--restore", "s"},
+                   {"--from " + file + " with --restore"}}});
 }
 
 TEST(WrongTrain, Shares) {

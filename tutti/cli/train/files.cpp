@@ -2,16 +2,64 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <system_error>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data/spec.h"
+#include "tutti/cli/train/checkpoints.h"
 #include "tutti/cli/train/flags.h"
 #include "tutti/cli/train/options.h"
+#include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti::cli {
+namespace {
+
+// Whether servers go on from a snapshot: by a flag here, or by the launcher's.
+bool restores(const TrainFlags& flags) {
+  const char* const of_launcher = std::getenv(detail::kRestoreVariable);
+  return !flags.job.served.snapshots.restore.empty() ||
+         (flags.job.uses_servers() && of_launcher != nullptr && *of_launcher != '\0');
+}
+
+// What has the same shapes, and means something else.
+void require_same_text_model(const TrainFlags& flags, const DataSpec& there, const DataSpec& here) {
+  if (!there.gpt || !here.gpt) return;
+  if (there.gpt->heads != here.gpt->heads)
+    throw UsageError(fmt::format("--from {}: was trained with --heads {}, here it is --heads {}",
+                                 flags.from, there.gpt->heads, here.gpt->heads));
+  if (there.classes != here.classes)
+    throw UsageError(fmt::format(
+        "--from {}: was trained on other characters: {} of them, here there are {}; expected a "
+        "text of the same ones",
+        flags.from, there.classes.size(), here.classes.size()));
+}
+
+}  // namespace
+
+void check_from(const TrainFlags& flags, const DataSpec& spec) {
+  if (flags.from.empty()) return;
+  if (checkpoints_in(flags.from).empty())
+    throw UsageError(fmt::format(
+        "--from {}: no weights are there; expected a safetensors file, a checkpoint, a snapshot, "
+        "or the folder that --out of tutti train was given",
+        flags.from));
+  if (restores(flags))
+    throw UsageError(fmt::format(
+        "--from {} with --restore: servers begin with what is in their snapshot; give one of them",
+        flags.from));
+  const auto there = spec_beside(flags.from);
+  if (!there) return;
+  require_same_model(*there, flags.job.model, flags.from);
+  require_same_text_model(flags, *there, spec);
+}
+
+std::filesystem::path weights_to_begin_with(const TrainFlags& flags) {
+  return checkpoints_in(flags.from).back().path;
+}
+
 std::filesystem::path weights_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "model.safetensors";
 }

@@ -1,4 +1,4 @@
-/// What `tutti train` leaves behind, and where. Without LibTorch.
+/// What `tutti train` begins with and leaves behind, and where. Without LibTorch.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -7,7 +7,13 @@
 
 namespace tutti::cli {
 
+struct DataSpec;
 struct TrainFlags;
+
+/// Throws UsageError where weights of --from are not there, or are not for this training of `spec`.
+void check_from(const TrainFlags& flags, const DataSpec& spec);
+/// The newest at --from.
+std::filesystem::path weights_to_begin_with(const TrainFlags& flags);
 
 /// In the folder of --out.
 std::filesystem::path weights_file(const TrainFlags& flags);

@@ -56,6 +56,10 @@ Flags training_flags() {
       {"", "--take", "SAMPLES", &T::take,
        "Train on so many samples alone, drawn by --seed (default: all)",
        whole_number(1, kMostSteps)},
+      {"", "--from", "WEIGHTS", &T::from,
+       "Begin with weights that are there, all of them: a safetensors file, a checkpoint, a "
+       "snapshot of servers, or the folder that --out was given (default: drawn by --seed)",
+       some_name()},
       {"FitOptions::class_weight", "--class-weight", "CLASS=WEIGHT,...", &T::class_weight,
        "What samples of these classes count, by name; others count 1", some_name()},
       {"CompileOptions::metrics", "--metrics", "NAME,...", &T::metrics,

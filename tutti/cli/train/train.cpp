@@ -15,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -42,6 +43,7 @@
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/queues/config.h"
+#include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/model.h"
 
@@ -209,6 +211,7 @@ Plan make_plan(TrainFlags& flags) {
   nn::Graph graph = model_for_spec(flags.job.model, data.spec);
   check_groups(flags.job, graph);
   fit_default_batch(flags.job, all.num_samples(), data.sentences);
+  check_from(flags, data.spec);
   check_batch(flags.job, all);
   check_given_shares(flags.job);
   check_placement(flags.job, graph);
@@ -257,6 +260,7 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   if (strategy.world().mesh.model_ranks() > 1)
     say("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
         flags.pipeline, flags.microbatches);
+  if (!flags.from.empty()) say_line("begins with the weights of {}", flags.from);
   if (flags.accumulate > 1)
     say("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -337,11 +341,34 @@ History fit(const TrainFlags& flags, Model& model, const Plan& plan) {
   }
 }
 
+// The same for all workers, before servers or others take them from the model.
+void take_weights(const TrainFlags& flags, Strategy& strategy, Model& model) {
+  const auto agree = [&](const std::string& words) {
+    AgreedLines lines;
+    lines.add("weights to begin with", words);
+    detail::require_same_words(strategy, "--from", lines.text());
+  };
+  agree(flags.from.empty() ? "drawn by --seed" : "read");
+  if (flags.from.empty()) return;
+  try {
+    model.load(weights_to_begin_with(flags));
+  } catch (const DataError& error) {
+    const std::string what = error.what();
+    if (what.find("does not fit the model") == std::string::npos) throw;
+    throw DataError(fmt::format(
+        "{}\n  --from {} takes a network whole, its last layer too: train on as many classes, or "
+        "load a part of it in a program",
+        what, flags.from));
+  }
+  agree(model.weights_sha256());
+}
+
 // Collective over workers; worker 0 writes and prints, or the lowest that is left.
 int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
   const bool chief = strategy.world().chief, speaks = flags.verbose > 0;
   Model model(strategy, [&plan] { return plan.graph; }, model_layout(flags));
+  take_weights(flags, strategy, model);
   model.compile(plan.compile);
   plan.out.know();
   if (chief && speaks) announce(flags, plan, strategy);
