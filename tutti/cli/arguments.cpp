@@ -107,8 +107,17 @@ std::vector<std::string> Command::typed() const {
   return typed;
 }
 
+void refuse_name_of_others(const Command& command, const std::string& word) {
+  const std::string flag = word.substr(0, word.find('='));
+  for (const Argument& argument : command.arguments)
+    if (std::ranges::find(argument.also, flag) != argument.also.end())
+      throw UsageError(fmt::format("unknown flag \"{}\"; here it is {} {}: {}", flag, argument.name,
+                                   argument.value, argument.help));
+}
+
 void refuse_unknown_flag(const Command& command, const std::string& word) {
   if (word.size() < 2 || word.front() != '-') return;
+  refuse_name_of_others(command, word);
   std::vector<std::string> known;
   for (const Argument& argument : command.arguments)
     for (const std::string& name : argument.names()) known.push_back(name);

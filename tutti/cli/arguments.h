@@ -40,6 +40,7 @@ struct Argument {
   bool required = false;
   bool sets = true;  ///< what a flag without a value makes of its bool
   Several several = Several::words;
+  std::vector<std::string> also{};  ///< what others call it ("--lr"): refused, with its name here
   std::vector<std::string> excludes{};  ///< flags declared before, which do not go with it
   /// What --help says of a value that is not given. Unset: the value as it is, unless it is 0 or
   /// empty, which stand for none. "": nothing.
@@ -97,6 +98,9 @@ int parse(Command& program, std::vector<std::string> words);
 /// Throws UsageError when `word` is a flag that `command` does not know; for commands that take the
 /// rest of the line as it is.
 void refuse_unknown_flag(const Command& command, const std::string& word);
+
+/// Throws UsageError when other programs call a flag of `command` so (Argument::also).
+void refuse_name_of_others(const Command& command, const std::string& word);
 
 /// Calls `body` and returns its exit code; an error is told to the launcher, printed to stderr as
 /// `PLACE: message`, and becomes 2 (UsageError, DataError), 128+signal (Interrupted) or 1 (others).

@@ -98,29 +98,34 @@ void refuse_unknown_command(const Command& command, std::span<const std::string>
   if (!names.empty()) throw UsageError(unknown_message("command", words[0], names));
 }
 
+// Where in `words`, the first of which is the command, its flags and their values end.
+size_t end_of_flags(const Command& command, std::span<const std::string> words) {
+  size_t at = 1;
+  for (; at < words.size(); ++at) {
+    const std::string& word = words[at];
+    if (word == "--" || word.empty() || word.front() != '-') break;
+    const auto has_name = [&](const Argument& one) {
+      return word == one.name || word == one.short_name;
+    };
+    const auto flag = std::ranges::find_if(command.arguments, has_name);
+    if (flag != command.arguments.end() && flag->takes_value()) ++at;
+  }
+  return std::min(at, words.size());
+}
+
 // Takes out the "--" between the flags and the program of a command that starts one: CLI11 would
 // end the command there.
 void drop_mark_before_program(const Command& program, std::vector<std::string>& words) {
   if (words.empty()) return;
   const auto command = std::ranges::find(program.commands, words[0], &Command::name);
   if (command == program.commands.end() || !command->starts_program) return;
-  for (size_t i = 1; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word == "--") {
-      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
-      return;
-    }
-    if (word.empty() || word.front() != '-') return;
-    const auto has_name = [&](const Argument& one) {
-      return word == one.name || word == one.short_name;
-    };
-    const auto flag = std::ranges::find_if(command->arguments, has_name);
-    if (flag != command->arguments.end() && flag->takes_value()) ++i;
-  }
+  const size_t end = end_of_flags(*command, words);
+  if (end < words.size() && words[end] == "--")
+    words.erase(words.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
 [[noreturn]] void refuse_line(const Command& program, const CLI::App& app,
-                              const CLI::ParseError& error) {
+                              std::span<const std::string> words, const CLI::ParseError& error) {
   const Command* command = &program;
   const CLI::App* used = &app;
   while (command->chosen != nullptr) {
@@ -128,7 +133,13 @@ void drop_mark_before_program(const Command& program, std::vector<std::string>& 
     used = used->get_subcommand(command->name);
   }
   for (const CLI::App* const one : {used, &app})
-    for (const std::string& word : one->remaining(true)) refuse_unknown_flag(*command, word);
+    for (const std::string& word : one->remaining(true)) {
+      if (command->starts_program && !word.starts_with('-')) break;  // the program and its words
+      refuse_unknown_flag(*command, word);
+    }
+  // "-np 2" is to CLI11 "-n" with the value "p".
+  for (const std::string& word : words.first(end_of_flags(*command, words)))
+    refuse_name_of_others(*command, word);
   throw UsageError(fmt::format("{} (--help shows what is possible)", error.what()));
 }
 
@@ -140,13 +151,12 @@ int parse(Command& program, std::vector<std::string> words) {
   CLI::App app(program.help, program.name);
   int exit_code = 0;
   declare(app, program, exit_code);
-  std::ranges::reverse(words);  // as CLI11 takes them
   try {
-    app.parse(std::move(words));
-  } catch (const CLI::Success& wish) {  // --help, --version
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them
+  } catch (const CLI::Success& wish) {                                  // --help, --version
     app.exit(wish);
   } catch (const CLI::ParseError& error) {
-    refuse_line(program, app, error);
+    refuse_line(program, app, words, error);
   }
   return exit_code;
 }

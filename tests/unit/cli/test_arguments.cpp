@@ -99,5 +99,29 @@ TEST(Arguments, WrongLinesNameWhatIsNearest) {
   EXPECT_THAT(refusal({}), HasSubstr("subcommand"));
 }
 
+TEST(Arguments, WordsOfOtherProgramsAreAnsweredWithThoseHere) {
+  Command program;
+  Command& run = program.command("run", "");
+  int64_t workers = 1;
+  Argument& flag = run.add("--workers", "N", &workers, whole_number(1, 100), "How many workers");
+  flag.short_name = "-n";
+  flag.also = {"--np", "-np"};
+  run.starts_program = true;
+  run.action = [&run] {
+    refuse_unknown_flag(run, run.rest.front());
+    return 0;
+  };
+  const auto refusal = [&](const Strings& words) {
+    return message_of<UsageError>([&] { parse(program, words); });
+  };
+  const std::string here = "; here it is --workers N: How many workers";
+  EXPECT_EQ(refusal({"run", "--np", "2", "true"}), "unknown flag \"--np\"" + here);
+  EXPECT_EQ(refusal({"run", "--np=2", "true"}), "unknown flag \"--np\"" + here);
+  EXPECT_EQ(refusal({"run", "-np", "2", "true"}), "unknown flag \"-np\"" + here);
+  EXPECT_THAT(refusal({"run", "-n", "two", "mpirun", "-np", "2"}), HasSubstr("got \"two\""));
+  EXPECT_EQ(parse(program, {"run", "-n", "2", "mpirun", "-np", "3"}), 0);
+  EXPECT_THAT(run.rest, ElementsAre("mpirun", "-np", "3"));
+}
+
 }  // namespace
 }  // namespace tutti::cli

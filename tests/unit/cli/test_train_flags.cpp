@@ -309,6 +309,23 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
               AllOf(HasSubstr("--warm-up 100"), HasSubstr("100 steps")));
 }
 
+TEST(TrainFlags, MetricsThatAreThereAnywayMayBeNamed) {
+  const auto names = [](const TrainFlags& flags) {
+    Names all;
+    for (const Metric& metric : metrics_from(flags)) all.push_back(metric.name());
+    return all;
+  };
+  TrainFlags classes, text, number;
+  classes.metrics = "f1,accuracy";
+  EXPECT_EQ(names(classes), (Names{"accuracy", "f1"}));
+  text.metrics = "perplexity,accuracy";
+  text.data.as_text = true;
+  EXPECT_EQ(names(text), (Names{"perplexity", "accuracy"}));
+  number.metrics = "mean_absolute_error";
+  number.number_scale = 2;
+  EXPECT_EQ(names(number), (Names{"mean_absolute_error"}));
+}
+
 // What was typed, as the command reads it.
 TrainFlags typed(Names words) {
   Command command;

@@ -214,6 +214,7 @@ void add_run(Command& program) {
                                   "How many workers");
   workers.short_name = "-n";
   workers.preset = "";
+  workers.also = {"--np", "-np", "--gpus", "--nproc-per-node", "--nproc_per_node"};
   command.add("--servers", "S", &flags->servers, whole_number(1, 1024),
               "Parameter servers beside them, on each machine");
   command.add("--servers-elsewhere", "K", &flags->elsewhere, whole_number(1, 1024),

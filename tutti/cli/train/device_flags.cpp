@@ -11,10 +11,12 @@
 namespace tutti::cli {
 
 void add_device_flags(Command& command, DeviceFlags& flags) {
-  command.add("--device", "WHERE", &flags.device, device_words(),
-              "Where replicas compute: cpu, cuda (every GPU), cuda:0,1 (these), cuda:0x2 (two "
-              "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
-              "there is none)");
+  command
+      .add("--device", "WHERE", &flags.device, device_words(),
+           "Where replicas compute: cpu, cuda (every GPU), cuda:0,1 (these), cuda:0x2 (two "
+           "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
+           "there is none)")
+      .also = {"--gpus"};
   command.add("--memory-limit", "MIB", &flags.memory_limit_mib, whole_number(1, int64_t{1} << 30),
               "The most that tensors of a process take of each GPU (default: all)");
   command.flag("--deterministic", &flags.deterministic,

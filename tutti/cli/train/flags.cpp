@@ -222,6 +222,7 @@ void add_train_flags(Command& command, TrainFlags& flags) {
           },
           row.target);
   }
+  command.at("--epochs").also = {"--epoch"};
   command.group = "Options";
 }
 

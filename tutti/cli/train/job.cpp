@@ -172,8 +172,10 @@ void add_job_flags(Command& command, JobFlags& flags, std::vector<std::string> e
       .add("--seed", "S", &flags.seed, whole_number(0, std::numeric_limits<int64_t>::max()),
            "Of initial weights, order of samples and dropout")
       .preset = "0";
-  command.add("--batch-size", "GLOBAL", &flags.global_batch, whole_number(1, int64_t{1} << 31),
-              "Samples of a step, over all replicas");
+  command
+      .add("--batch-size", "GLOBAL", &flags.global_batch, whole_number(1, int64_t{1} << 31),
+           "Samples of a step, over all replicas")
+      .also = {"--batch"};
   add_optimizer_flags(command, flags.optimizer);
   add_strategy_flags(command, flags, std::move(strategies));
   add_reduction_flags(command, flags);

@@ -60,8 +60,10 @@ void add_optimizer_flags(Command& command, OptimizerFlags& flags) {
   command.group = "Optimizer";
   command.add("--optimizer", "NAME", &flags.name, one_of("optimizer", optim::rule_names()),
               fmt::format("{}", fmt::join(optim::rule_names(), ", ")));
-  command.add("--learning-rate", "R", &flags.learning_rate, positive_number(1e38),
-              "Default: the optimizer's own (adam 1e-3)");
+  command
+      .add("--learning-rate", "R", &flags.learning_rate, positive_number(1e38),
+           "Default: the optimizer's own (adam 1e-3)")
+      .also = {"--lr"};
   command.add("--weight-decay", "W", &flags.weight_decay, number_between(0, 1e38),
               "Default: the optimizer's own (adamw 0.01, else 0)");
   command.add("--optimizer-options", "FIELD=VALUE,...", &flags.options, some_name(),

@@ -314,12 +314,17 @@ std::vector<Metric> metrics_from(const TrainFlags& flags) {
   std::vector<Metric> all = {metrics::accuracy()};
   if (flags.data.as_text) all.insert(all.begin(), metrics::perplexity());
   if (flags.metrics.empty()) return all;
+  std::vector<std::string> known;
+  for (const Metric& metric : all) known.push_back(metric.name());
+  const std::vector<std::string> always = known;
+  std::ranges::copy(metric_words(), std::back_inserter(known));
   for (const std::string_view name : parts_of(flags.metrics, ',')) {
+    if (std::ranges::find(always, name) != always.end()) continue;
     if (number_metric(name, 1))
       throw UsageError(
           fmt::format("--metrics {}: is for a number that is predicted; here classes are", name));
     if (!usual_for_classes(name))
-      throw UsageError("--metrics: " + unknown_message("metric", name, metric_words()));
+      throw UsageError("--metrics: " + unknown_message("metric", name, known));
     add_once(all, said_of("--metrics", [&] { return metric_by_name(name); }), name);
   }
   return all;
