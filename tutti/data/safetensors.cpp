@@ -133,6 +133,7 @@ class Reader {
     uint64_t length = 0;
     for (size_t i = 0; i < kLengthBytes; ++i)
       length |= std::to_integer<uint64_t>(file_.bytes[i]) << (8 * i);
+    if (length > std::min(kMostHeaderBytes, size - kLengthBytes)) refuse_torch_save();
     if (length > kMostHeaderBytes)
       fail("header length {}, expected at most {}", length, kMostHeaderBytes);
     if (length > size - kLengthBytes)
@@ -140,6 +141,17 @@ class Reader {
     const auto* text = reinterpret_cast<const char*>(file_.bytes.data()) + kLengthBytes;
     data_ = file_.bytes.subspan(kLengthBytes + length);
     return {text, length};
+  }
+
+  // Which is a zip, or before PyTorch 1.6 pickles, the first of them of a long number.
+  void refuse_torch_save() const {
+    const std::string_view text(reinterpret_cast<const char*>(file_.bytes.data()),
+                                file_.bytes.size());
+    if (text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a"))
+      fail(
+          "it looks like a file of torch.save; in Python: safetensors.torch.save_file("
+          "torch.load(\"{}\", map_location=\"cpu\"), \"x.safetensors\")",
+          path_);
   }
 
   Json parse(std::string_view text) const {
