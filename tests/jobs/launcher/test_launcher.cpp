@@ -431,10 +431,17 @@ TEST(Launcher, RefusesProgramsThatCannotBeStarted) {
   EXPECT_THAT(launching("/bin/slep"), ThrowsMessage<UsageError>(HasSubstr("/bin/sleep")));
 
   const std::string file = testing::TempDir() + "tutti_not_a_program";
-  std::ofstream(file) << "neither a script nor a binary\n";
-  ASSERT_EQ(chmod(file.c_str(), 0755), 0);
-  EXPECT_THAT(launching(file), ThrowsMessage<UsageError>(HasSubstr("Exec format error")));
-  unlink(file.c_str());
+  const char* const contents_and_answers[][2] = {
+      {"neither a script nor a binary\n", "Exec format error"},
+      {"#!/bin/sh\r\nexit 0\r\n", "ends in CR LF"},
+      {"#! /usr/bin/env python3\r\nprint(1)\r\n", "sed -i 's/\\r$//' "},
+      {"#!/no/such/python3 -u\n", "/no/such/python3, its interpreter"}};
+  for (const auto& [content, answer] : contents_and_answers) {
+    std::ofstream(file) << content;
+    ASSERT_EQ(chmod(file.c_str(), 0755), 0);
+    EXPECT_THAT(launching(file), ThrowsMessage<UsageError>(HasSubstr(answer))) << content;
+    unlink(file.c_str());
+  }
 
   EXPECT_THROW(launch({.num_workers = 0, .command = {"/bin/true"}}), UsageError);
   EXPECT_THROW(launch({.num_workers = 1025, .command = {"/bin/true"}}), UsageError);

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "tutti/base/error.h"
@@ -56,6 +57,27 @@ void require_executable(const std::string& path) {
     throw UsageError(fmt::format(
         "program \"{}\" cannot be started: it is not executable (chmod +x makes it so)", path));
   }
+}
+
+// exec says "No such file" of a script whose interpreter is not there, env of what it should start.
+void require_interpreter(const std::string& path) {
+  std::string line(256, '\0');  // as much as the kernel reads
+  std::ifstream file(path);
+  file.read(line.data(), std::ssize(line));
+  line.resize(std::min(static_cast<size_t>(file.gcount()), line.find('\n')));
+  const size_t begin = line.find_first_not_of(" \t", 2);
+  if (!line.starts_with("#!") || begin == std::string::npos) return;
+  const std::string interpreter = line.substr(begin, line.find_first_of(" \t", begin) - begin);
+  if (line.ends_with('\r') && (interpreter.ends_with('\r') || interpreter.ends_with("/env")))
+    throw UsageError(fmt::format(
+        "program \"{0}\" cannot be started: its first line ends in CR LF, as editors on "
+        "Windows write it; sed -i 's/\\r$//' {0} mends it",
+        path));
+  std::error_code failure;
+  if (!std::filesystem::exists(interpreter, failure) && !failure)
+    throw UsageError(fmt::format(
+        "program \"{}\" cannot be started: {}, its interpreter (its first line), is not there",
+        path, interpreter));
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -120,6 +142,7 @@ std::string find_program(const std::string& name) {
   if (name.empty()) throw UsageError("the name of the program is empty");
   if (name.find('/') != std::string::npos) {
     require_executable(name);
+    require_interpreter(name);
     return name;
   }
   const char* path = std::getenv("PATH");
@@ -127,7 +150,10 @@ std::string find_program(const std::string& name) {
   while (!rest.empty()) {
     const size_t end = std::min(rest.find(':'), rest.size());
     const std::string candidate = (end == 0 ? "." : rest.substr(0, end)) + "/" + name;
-    if (is_file(candidate) && access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (is_file(candidate) && access(candidate.c_str(), X_OK) == 0) {
+      require_interpreter(candidate);
+      return candidate;
+    }
     rest.erase(0, end + 1);
   }
   if (is_file(name)) {

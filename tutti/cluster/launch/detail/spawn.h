@@ -12,7 +12,8 @@
 namespace tutti::detail {
 
 /// The path of a program: as given when it contains '/', else searched in PATH. Throws UsageError
-/// when it is not there, not a file, or not executable; a near name in the same folder is offered.
+/// when it is not there (a near name in the same folder is offered), not a file, not executable, or
+/// a script whose first line ends in CR LF or names an interpreter that is not there.
 std::string find_program(const std::string& name);
 
 /// 16 hex digits, for what is to be told from all else: a job, a launch.
