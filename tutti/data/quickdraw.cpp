@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/detail/doodles.h"
 #include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/npy.h"
 
@@ -153,10 +155,7 @@ std::vector<std::string> classes_by_label(const fs::path& folder,
 }
 
 Array read_class(const fs::path& path) {
-  Array pixels = read_npy(path);
-  if (pixels.dtype() != DType::uint8 || pixels.shape().size() != 2 || pixels.shape()[1] != kPixels)
-    throw DataError(fmt::format("{}: got {}, expected uint8 [rows, {}] (28 x 28 doodles)",
-                                path.string(), pixels.to_string(), kPixels));
+  Array pixels = detail::read_doodles(path);
   if (pixels.shape()[0] == 0)
     throw DataError(
         fmt::format("{}: got {}, expected one row or more", path.string(), pixels.to_string()));
@@ -174,6 +173,19 @@ Array rows_of_split(const Array& pixels, const QuickdrawOptions& options) {
 }
 
 }  // namespace
+
+Array detail::read_doodles(const fs::path& path) {
+  static const std::vector<int64_t> kShapes[] = {
+      {kPixels}, {1, kPixels}, {kSide, kSide}, {kSide, kSide, 1}, {1, kSide, kSide}};
+  const Array file = read_npy(path);
+  const auto has_shape = [&](const std::vector<int64_t>& shape) {
+    return !file.shape().empty() && std::ranges::equal(file.shape() | std::views::drop(1), shape);
+  };
+  if (file.dtype() != DType::uint8 || std::ranges::none_of(kShapes, has_shape))
+    throw DataError(fmt::format("{}: got {}, expected uint8 [rows, {}] or [rows, {}, {}] (doodles)",
+                                path.string(), file.to_string(), kPixels, kSide, kSide));
+  return Array::view(file.data(), file.dtype(), {file.shape()[0], kPixels}, file.owner());
+}
 
 Dataset quickdraw(const fs::path& folder, QuickdrawOptions options) {
   require_options(options);

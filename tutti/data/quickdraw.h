@@ -1,8 +1,9 @@
 /// Quick, Draw! doodles: a folder of one .npy or .npy.gz file a class.
 ///
 /// Each file holds uint8 [rows, 784]: 28 x 28 pixels, row by row from the top, 0 background, 255
-/// ink. The class is the file's name without its ending; labels number the classes sorted by bytes.
-/// docs/formats/quickdraw.md describes the folder.
+/// ink; or [rows, 28, 28], either with an axis of 1 for the color, too. The class is the file's
+/// name without its ending; labels number the classes sorted by bytes. docs/formats/quickdraw.md
+/// describes the folder.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // `tutti train`, `evaluate` and `predict` on photos, IDX and other data of a user's own.
 #include <sstream>
 
+#include "tutti/data/npy.h"
+
 #include "tests/jobs/command_line/user_data_test.h"
 
 namespace tutti::test {
@@ -171,6 +173,14 @@ TEST_F(UserData, DoodlesArePredictedToo) {
     right += line.find(": banana ") != std::string::npos ? 1 : 0;
   EXPECT_GT(all, 1000);
   EXPECT_GT(2 * right, all);
+  const std::string squares = folder_ / "squares.npy";
+  const Array rows = data::read_npy(file);
+  data::write_npy(
+      squares, Array::view(rows.data(), rows.dtype(), {rows.shape()[0], 28, 28, 1}, rows.owner()));
+  std::string said = tutti({"predict", "mlp", "--weights", out, squares}).out;
+  for (size_t at; (at = said.find(squares)) != std::string::npos;)
+    said.replace(at, squares.size(), file);
+  EXPECT_TRUE(said == result.out) << "the rows as [rows, 28, 28, 1] are predicted otherwise";
 }
 
 TEST_F(UserData, ASideCarMayBeginBeforeTheTraining) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -5,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/data/detail/doodles.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/quickdraw.h"
 
@@ -82,6 +84,23 @@ TEST(Quickdraw, DeliversFloatsFromZeroToOne) {
   EXPECT_EQ(x[255], 1.0f);
 }
 
+TEST(Quickdraw, AnAxisOfOneAndTwoOfSidesAreTheSameDoodles) {
+  const TempFolder folder;
+  const Array flat = doodles(1, 6);
+  const std::vector<int64_t> shapes[] = {
+      {6, 1, 784}, {6, 28, 28}, {6, 28, 28, 1}, {6, 1, 28, 28}, {6, 784}};
+  for (const std::vector<int64_t>& shape : shapes) {
+    write_npy(folder / "cat.npy", Array::view(flat.data(), DType::uint8, shape, flat.owner()));
+    const Array read = detail::read_doodles(folder / "cat.npy");
+    EXPECT_EQ(read.to_string(), "uint8 [6, 784]");
+    EXPECT_TRUE(std::ranges::equal(read.as<uint8_t>(), flat.as<uint8_t>()));
+    const Batch batch = quickdraw(folder.path(), {.split = "all"}).batch(6).epoch({}).batch(0);
+    EXPECT_EQ(batch.columns[0].to_string(), "float32 [6, 1, 28, 28]");
+    EXPECT_EQ(batch.columns[0].as<float>()[5 * kPixels + 3],
+              static_cast<float>(ink(1, 5, 3)) * (1.0f / 255.0f));
+  }
+}
+
 TEST(Quickdraw, TakesAFractionAndALimit) {
   const TempFolder folder;
   fill(folder);
@@ -152,10 +171,12 @@ TEST(Quickdraw, RejectsFoldersAndFilesBeforeTraining) {
   EXPECT_THAT(with("cat.npy.gz", gzip(good)), HasSubstr("is there twice"));
   write_npy(folder / "dog.npy", Array::zeros(DType::float32, {6, kPixels}));
   EXPECT_THAT(why(folder.path()), HasSubstr("got float32 [6, 784], expected uint8 [rows, 784]"));
-  write_npy(folder / "dog.npy", Array::zeros(DType::uint8, {6, 28, 28}));
-  EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 28, 28]"));
-  write_npy(folder / "dog.npy", Array::zeros(DType::uint8, {6, 785}));
-  EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 785]"));
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {6, 28, 27}, {6, 785}, {4704}, {6, 28, 1, 28}, {6, 1, 1, 784}, {6, 28, 28, 3}}) {
+    const Array odd = Array::zeros(DType::uint8, shape);
+    write_npy(folder / "dog.npy", odd);
+    EXPECT_THAT(why(folder.path()), HasSubstr("got " + odd.to_string() + ", expected uint8 [rows"));
+  }
   write_npy(folder / "dog.npy", doodles(1, 0));
   EXPECT_THAT(why(folder.path()), AllOf(HasSubstr("dog.npy"), HasSubstr("uint8 [0, 784]"),
                                         HasSubstr("one row or more")));

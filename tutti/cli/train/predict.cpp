@@ -34,8 +34,8 @@
 #include "tutti/cli/train/device_flags.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/text_models.h"
+#include "tutti/data/detail/doodles.h"
 #include "tutti/data/files.h"
-#include "tutti/data/npy.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/open_records.h"
@@ -91,11 +91,9 @@ DataSpec spec_of(const PredictFlags& flags) {
       flags.weights, kDataSpecFile));
 }
 
-// uint8 [rows, 784] to float32 [rows, 1, 28, 28] in 0..1, as quickdraw() has it.
+// float32 [rows, 1, 28, 28] in 0..1, as quickdraw() has them.
 at::Tensor doodles_in(const std::string& file) {
-  const Array ink = data::read_npy(file);
-  if (ink.dtype() != DType::uint8 || ink.shape().size() != 2 || ink.shape()[1] != 784)
-    throw DataError(fmt::format("{}: got {}, expected uint8 [rows, 784]", file, ink.to_string()));
+  const Array ink = data::detail::read_doodles(file);
   return tensor_of(ink).to(at::kFloat).mul_(1.0F / 255.0F).reshape({-1, 1, 28, 28});
 }
 
