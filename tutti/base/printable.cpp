@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tutti/base/utf8.h"
+
 namespace tutti {
 namespace {
 
@@ -12,22 +14,12 @@ constexpr std::string_view kIndent = "  ";
 
 bool is_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xc0U) == 0x80; }
 
-/// Bytes of the character at the begin of `text`; 0 where that is no UTF-8 (RFC 3629), or a control
-/// character: U+0000 to U+001F, U+007F to U+009F.
+/// Bytes of the character at the begin of `text`; 0 where that is no UTF-8, or a control character:
+/// U+0000 to U+001F, U+007F to U+009F.
 size_t character_bytes(std::string_view text) {
-  const auto first = static_cast<uint8_t>(text[0]);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  // Below these a character has fewer bytes, or is a control character.
-  constexpr uint32_t kLeast[] = {0, 0, 0xa0, 0x800, 0x10000};
-  if (first < 0xc0 || first > 0xf7 || text.size() < length) return 0;
-  uint32_t code = first & (0x7fU >> length);
-  for (const char byte : text.substr(1, length - 1)) {
-    if (!is_continuation(byte)) return 0;
-    code = code << 6 | (static_cast<uint8_t>(byte) & 0x3fU);
-  }
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code < kLeast[length] || code > 0x10ffff || surrogate ? 0 : length;
+  const auto character = first_character(text);
+  if (!character || character->value < 0x20) return 0;
+  return character->value >= 0x7f && character->value < 0xa0 ? 0 : character->bytes;
 }
 
 std::string without_its_middle(const std::string& text, size_t most_bytes) {

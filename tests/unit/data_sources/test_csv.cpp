@@ -231,11 +231,28 @@ TEST_F(Csv, RefusesWhatIsNoTable) {
                                   "a\0",
                                   4)),
               HasSubstr("UTF-16"));
-  EXPECT_THAT(refusal("a\n\xE4\n"), HasSubstr("no UTF-8"));
+  EXPECT_THAT(refusal("a\n\xE4\n"),
+              AllOf(HasSubstr("line 2, column \"a\": got byte e4, which is no UTF-8"),
+                    HasSubstr("in Latin-1 it is \"ä\"")));
+  EXPECT_THAT(refusal("\n1,gr\xF6\xDF"
+                      "e\n1,2\n"),
+              HasSubstr("line 2, name 2: got byte f6"));
   EXPECT_THAT(message_of<DataError>([&] { csv(folder_ / "none.csv"); }), HasSubstr("none.csv"));
   for (const char delimiter : {'"', '\n', '\r', '\0'})
     EXPECT_THAT(misuse("a\n1\n", {.delimiter = delimiter}), HasSubstr("delimiter"));
   EXPECT_THAT(misuse("a\n1\n", {.comment = ','}), HasSubstr("comment"));
+}
+
+TEST_F(Csv, ALaterTableInAnotherEncodingIsToldSo) {
+  const std::string path = folder_ / "towns.csv";
+  put_bytes(path, "town,y\nOrléans,1\nParis,2\n");
+  const TableSpec spec = table_spec(path, {.target = "y"});
+  put_bytes(path,
+            "town,y\nParis,1\nOrl\xE9"
+            "ans,2\n");
+  EXPECT_THAT(message_of<DataError>([&] { csv(path, spec); }),
+              AllOf(HasSubstr("line 3, column \"town\""), HasSubstr("it has byte e9"),
+                    HasSubstr("iconv -f latin1")));
 }
 
 TEST_F(Csv, RefusesMoreWordsThanOneHotCanHold) {

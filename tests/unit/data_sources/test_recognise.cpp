@@ -51,6 +51,20 @@ TEST(Recognise, FilesByTheirContent) {
   }
 }
 
+TEST(Recognise, TextInUtf16IsSaidToBeThat) {
+  const TempFolder folder;
+  for (const char* name : {"file", "rows.csv", "rows.jsonl"})
+    for (const std::string& bytes : {std::string("\xFF\xFE"
+                                                 "a\0,\0b\0",
+                                                 8),
+                                     std::string("\xFE\xFF\0a\0,\0b", 8)}) {
+      put_bytes(folder / name, bytes);
+      const Recognised found = recognise(folder / name);
+      EXPECT_EQ(name_of(found.kind), "unknown") << name;
+      EXPECT_THAT(found.sentence, HasSubstr("text in UTF-16, expected UTF-8: iconv")) << name;
+    }
+}
+
 TEST(Recognise, APipeIsNotWaitedFor) {
   const TempFolder folder;
   ASSERT_EQ(::mkfifo((folder / "table.csv").c_str(), 0600), 0);

@@ -78,6 +78,8 @@ TEST_F(Text, RefusesWhatIsNoUtf8) {
   for (const std::string bad : {"\xC3", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
                                 "\xF4\x90\x80\x80", "\x80", "\xFE", "\xF0\x80\x80\x80", "\xC3z"})
     EXPECT_THAT(refusal("a\n€" + bad, {.length = 1}), HasSubstr("byte 5 (line 2)"));
+  EXPECT_THAT(refusal("caf\xE9", {.length = 1}), HasSubstr("in Latin-1 it is \"é\": iconv"));
+  EXPECT_THAT(refusal("\xFF\xFEz", {.length = 1}), HasSubstr("got text in UTF-16"));
 }
 
 TEST_F(Text, RefusesTooLittle) {

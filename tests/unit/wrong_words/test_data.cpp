@@ -91,6 +91,14 @@ TEST(WrongData, Texts) {
   const std::string rhyme = rhyme_in(folder);
   put_bytes(folder / "short.txt", "one, two");
   put_bytes(folder / "bytes.txt", "one, two \xFF three");
+  std::string towns =
+      "town,y\nParis,1\nOrl\xE9"
+      "ans,2\n";
+  for (int i = 0; i < 40; ++i) towns += "Paris,3\n";
+  put_bytes(folder / "latin.csv", towns);
+  put_bytes(folder / "utf16.csv", std::string("\xFF\xFE"
+                                              "a\0,\0b\0",
+                                              8));
   expect_refused(kGpt + Words{"--context", "12"},
                  {{{"--data", rhyme, "--heads", "3"},
                    {"3 heads do not divide 16 features; possible: 1, 2, 4, 8, 16"}},
@@ -108,6 +116,9 @@ TEST(WrongData, Texts) {
   expect_refused(
       {"train", "mlp"},
       {{{"--data", rhyme}, {"text is for model gpt"}},
+       {{"--data", folder / "latin.csv", "--target", "y"},
+        {"latin.csv, line 3, column \"town\": got byte e9", "in Latin-1 it is \"é\""}},
+       {{"--data", folder / "utf16.csv", "--target", "a"}, {"utf16.csv", "text in UTF-16"}},
        {{"--data", kDoodles, "--heads", "2"}, {"--heads: is for model gpt; the model is mlp"}},
        {{"--data", kDoodles, "--context", "2"}, {"--context 2: is for text"}}});
 }

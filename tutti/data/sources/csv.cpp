@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/utf8.h"
 #include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/table_rows.h"
@@ -202,9 +203,11 @@ class TableReader {
   [[noreturn]] void fail_word(const Field& field, std::string_view word) const {
     const std::vector<std::string>& known = field.column->vocabulary;
     const std::string near = nearest(word, known);
+    const size_t wrong = first_wrong_byte(word);
     rows_.fail(field.place,
-               fmt::format("one of the {} words of this column{}", known.size(),
-                           near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+               fmt::format("one of the {} words of this column{}{}", known.size(),
+                           near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near),
+                           wrong < word.size() ? "; it has " + wrong_byte_words(word[wrong]) : ""));
   }
 
   void say_what_was_missing() const {

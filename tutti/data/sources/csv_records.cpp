@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/typed.h"
+#include "tutti/base/utf8.h"
 
 namespace tutti::data::detail {
 
@@ -21,9 +22,7 @@ CsvRecords::CsvRecords(std::string_view text, CsvFormat format, std::string wher
         fmt::format("{}: delimiter 0x{:02x}, comment 0x{:02x}: expected two different characters, "
                     "neither a quote nor the end of a line",
                     where_, static_cast<uint8_t>(delimiter_), static_cast<uint8_t>(comment_)));
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
-    throw DataError(
-        fmt::format("{}: got UTF-16, expected UTF-8\n  save it again as UTF-8", where_));
+  if (is_utf16(text)) throw DataError(fmt::format("{}: got {}", where_, kUtf16Words));
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   at_ = line_begin_ = text.data();
   end_ = at_ + text.size();

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/utf8.h"
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sample.h"
@@ -214,6 +215,7 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
             .sentence = fmt::format("IDX: an array of {} dimensions{}", static_cast<int>(look[3]),
                                     packed ? ", gzipped" : "")};
   if (packed) return unknown("a gzipped file that is no IDX; unpack it first (gunzip)");
+  if (is_utf16(look)) return unknown(kUtf16Words);
   const std::string name = path.filename().string();
   static const std::vector<std::string> kLines = {".jsonl", ".ndjson"}, kJson = {".json"};
   if (detail::has_ending(name, kLines))

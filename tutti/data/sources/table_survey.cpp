@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/utf8.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/source_file.h"
@@ -99,10 +100,21 @@ class Surveyor {
       refuse("is in `without` (--without) too: take it out of one of them");
   }
 
+  // As the JSON of the table has to be.
+  void require_utf8(std::string_view text, int64_t line, const std::string& which) const {
+    const size_t wrong = first_wrong_byte(text);
+    if (wrong < text.size())
+      throw DataError(fmt::format("{}, line {}, {}: got {}", where_, line, which,
+                                  wrong_byte_words(text[wrong])));
+  }
+
   void choose_columns() {
     const detail::TableRows rows(text_, spec_, where_);
     spec_.names = rows.names();
     for (const std::string& name : options_.columns) require_one_use(name);
+    if (options_.header)
+      for (size_t i = 0; i < spec_.names.size(); ++i)
+        require_utf8(spec_.names[i], rows.line(), fmt::format("name {}", i + 1));
     for (const std::string& name : options_.without) require_column(rows, name);
     for (const std::string& name : options_.categorical) require_column(rows, name);
     const auto among = [](const std::vector<std::string>& all, const std::string& name) {
@@ -151,7 +163,9 @@ class Surveyor {
       for (Survey& column : surveys_) {
         const std::string_view field = rows.field(column.field);
         if (column.is_category()) {
-          if (!column.vocabulary.contains(field)) column.vocabulary.emplace(field);
+          if (column.vocabulary.contains(field)) continue;
+          require_utf8(field, rows.line(), fmt::format("column \"{}\"", spec_.names[column.field]));
+          column.vocabulary.emplace(field);
         } else if (const auto number = rows.number(column.field);
                    number && chosen[row] && !rows.is_missing(field)) {
           column.learn(*number);

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
+#include "tutti/base/utf8.h"
 #include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/sources/detail/source_file.h"
 
@@ -17,30 +18,6 @@ namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct CodePoint {
-  char32_t value = 0;
-  size_t bytes = 0;
-};
-
-// The character at the front of `text`, which is not empty; none where that is no UTF-8: cut off,
-// longer than need be, half of a surrogate pair, or beyond U+10FFFF (RFC 3629).
-std::optional<CodePoint> first_character(std::string_view text) {
-  const auto octet = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = octet(0);
-  if (lead < 0x80) return CodePoint{lead, 1};
-  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return std::nullopt;
-  char32_t value = lead & (0xFFu >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((octet(i) & 0xC0) != 0x80) return std::nullopt;
-    value = value << 6 | (octet(i) & 0x3F);
-  }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = value >= 0xD800 && value < 0xE000;
-  if (value < kLeast[bytes] || surrogate || value > 0x10FFFF) return std::nullopt;
-  return CodePoint{value, bytes};
-}
 
 std::string place_in(const std::string& where, std::string_view text, size_t offset) {
   const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<int64_t>(offset), '\n');
@@ -56,14 +33,13 @@ std::string character_words(std::string_view bytes, char32_t value) {
 // Calls with (code point, byte offset) for each character.
 template <class Action>
 void each_character(std::string_view text, const std::string& where, Action&& action) {
+  if (is_utf16(text)) throw DataError(fmt::format("{}: got {}", where, kUtf16Words));
   size_t at = text.starts_with(detail::kByteOrderMark) ? detail::kByteOrderMark.size() : 0;
   while (at < text.size()) {
     const auto character = first_character(text.substr(at));
     if (!character)
-      throw DataError(
-          fmt::format("{}: got byte {:02x}, which is no UTF-8 there\n"
-                      "  convert the file to UTF-8, or read it as bytes (unit = TextUnit::bytes)",
-                      place_in(where, text, at), static_cast<uint8_t>(text[at])));
+      throw DataError(fmt::format("{}: got {}\n  or, in a program, read it as bytes: `unit`",
+                                  place_in(where, text, at), wrong_byte_words(text[at])));
     action(*character, at);
     at += character->bytes;
   }
