@@ -257,6 +257,22 @@ TEST(Recognise, FoldersByWhatIsInThem) {
   EXPECT_THAT(message_of<DataError>([&] { recognise(folder / "none"); }), HasSubstr("none"));
 }
 
+TEST(Recognise, ShardsOfMdsNeedTheirIndex) {
+  const TempFolder folder;
+  put_bytes(folder / "shard.00000.mds", "x");
+  put_bytes(folder / "shard.00001.mds.zstd", "x");
+  put_bytes(folder / "notes.txt", "x");
+  const auto expected = AllOf(HasSubstr("2 shards of MDS (shard.00000.mds, shard.00001.mds.zstd)"),
+                              HasSubstr("without the index.json"));
+  for (const char* index : {"", "{}"}) {
+    if (*index != '\0') put_bytes(folder / "index.json", index);
+    EXPECT_EQ(name_of(recognise(folder.path()).kind), "unknown");
+    EXPECT_THAT(recognise(folder.path()).sentence, expected) << index;
+  }
+  put_bytes(folder / "index.json", "{\"version\": 2, \"shards\": []}");
+  EXPECT_EQ(name_of(recognise(folder.path()).kind), "mds");
+}
+
 TEST(Recognise, RealData) {
   const fs::path shared = test::shared_data();
   if (!fs::exists(shared)) GTEST_SKIP() << "there is no " << shared;

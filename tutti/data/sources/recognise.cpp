@@ -94,8 +94,19 @@ std::vector<Recognised> doodles_among(const std::vector<FileInfo>& listed) {
                                    some_names(doodles))}};
 }
 
+bool is_mds_shard(const FileInfo& entry) {  // or a packed one: ".mds.zstd"
+  return !entry.folder &&
+         (entry.name.ends_with(".mds") || entry.name.find(".mds.") != std::string::npos);
+}
+
 // Nothing that is known lies in a folder; `nested` is what is, a level below.
 Recognised unknown_folder(const std::vector<FileInfo>& listed, const std::string& nested) {
+  if (const auto shards = names_where(listed, is_mds_shard); !shards.empty())
+    return {.kind = DataKind::unknown,
+            .sentence = fmt::format(
+                "unknown: {} shard{} of MDS ({}) without the index.json that lists them and the "
+                "columns of their samples; copy it into the folder, too",
+                shards.size(), shards.size() == 1 ? "" : "s", some_names(shards))};
   const auto folders = names_where(listed, [](const FileInfo& entry) { return entry.folder; });
   const auto plain = names_where(listed, [](const FileInfo& entry) { return !entry.folder; });
   return {.kind = DataKind::unknown,
