@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/row_error.h"
 #include "tutti/nn/attention.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/sync_batch_norm.h"
@@ -35,7 +36,15 @@ struct Runner {
     const auto& layer = *static_cast<LinearImpl*>(step.module);
     return dense(x, layer.weight, layer.bias, step.activation);
   }
-  at::Tensor operator()(const op::Embedding&) const { return by<torch::nn::EmbeddingImpl>(); }
+  at::Tensor operator()(const op::Embedding& op) const {
+    try {
+      return by<torch::nn::EmbeddingImpl>();
+    } catch (const c10::Error&) {  // which names no token
+      if (x.is_cpu() && at::isIntegralType(x.scalar_type(), false))
+        require_tokens(fmt::format("embedding of {} tokens", op.vocabulary), x, op.vocabulary);
+      throw;
+    }
+  }
   at::Tensor operator()(const op::TiedLinear&) const {
     return dense(x, static_cast<torch::nn::EmbeddingImpl*>(step.module)->weight);
   }
@@ -183,6 +192,17 @@ void check_inputs(const Graph& graph, const std::vector<Port>& ports,
                                    to_string(wanted).substr(1)));
     }
   }
+}
+
+void require_tokens(const std::string& what, const at::Tensor& tokens, int64_t vocabulary) {
+  const at::Tensor bad = at::nonzero(at::logical_or(tokens.lt(0), tokens.ge(vocabulary)).flatten());
+  if (bad.numel() == 0) return;
+  const auto place = bad.flatten()[0].item<int64_t>();
+  const int64_t in_a_row = tokens.numel() / tokens.size(0);
+  throw tutti::detail::RowError(
+      what, place / in_a_row,
+      fmt::format("token {} (position {}), expected 0 to {}",
+                  tokens.flatten()[place].item<int64_t>(), place % in_a_row, vocabulary - 1));
 }
 
 at::Tensor channels_last(const at::Tensor& x) {

@@ -352,10 +352,12 @@ TEST(BlockProducts, TokensThatAreNoWordsAreNamed) {
   const auto look_up = [&](const at::Tensor& tokens) {
     detail::looked_up(two, tokens, at::zeros({65, 8}), 65);
   };
-  EXPECT_THAT(message_of<DataError>([&] { look_up(torch::tensor({3, 65}, at::kLong)); }),
-              HasSubstr("embedding in blocks: element 1 is 65, expected 0 to 64"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { look_up(torch::tensor({3, 65}, at::kLong)); }),
+      HasSubstr(
+          "embedding in blocks: row 1 of the batch has token 65 (position 0), expected 0 to 64"));
   EXPECT_THAT(message_of<DataError>([&] { look_up(torch::tensor({-1}, at::kInt)); }),
-              HasSubstr("element 0 is -1"));
+              HasSubstr("row 0 of the batch has token -1"));
   EXPECT_THAT(message_of<UsageError>([&] { look_up(at::ones({2})); }),
               HasSubstr("embedding in blocks: got CPUFloatType"));
 }

@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <string>
 #include <vector>
 
 #include "tutti/nn/dense.h"
@@ -40,6 +41,10 @@ std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end);
 /// UsageError unless there is one tensor for each of `ports`, of its node's shape.
 void check_inputs(const Graph& graph, const std::vector<Port>& ports,
                   at::ArrayRef<at::Tensor> inputs);
+
+/// RowError, of `what`, for the first of `tokens` [batch, ...] that is below 0 or beyond the
+/// vocabulary.
+void require_tokens(const std::string& what, const at::Tensor& tokens, int64_t vocabulary);
 
 /// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
 /// (docs/design/graph.md). What comes after follows its input's layout.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/row_error.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::parallel::detail {
@@ -88,11 +89,15 @@ void StageRun::require_borders(int microbatch, const std::vector<at::Tensor>& ou
   }
 }
 
+int64_t StageRun::rows_before(int microbatch) const {
+  return std::accumulate(sizes_.begin(), sizes_.begin() + microbatch, int64_t{0});
+}
+
 Parcel StageRun::in_context(int microbatch, int64_t calls,
                             const std::function<std::vector<at::Tensor>()>& run) {
   if (!sample_place_) return {.tensors = run()};
   nn::SamplePlace place = *sample_place_;
-  place.first_row = std::accumulate(sizes_.begin(), sizes_.begin() + microbatch, place.first_row);
+  place.first_row += rows_before(microbatch);
   nn::SampleContext context(place);
   for (int64_t call = 0; call < calls; ++call) context.next_call();
   Parcel outputs{.tensors = run()};
@@ -109,10 +114,19 @@ std::vector<at::Tensor> StageRun::loss_of(int microbatch, at::TensorList outputs
   return {loss};
 }
 
+std::vector<at::Tensor> StageRun::forward_of(int microbatch, size_t span,
+                                             const std::vector<at::Tensor>& inputs) const {
+  try {
+    return stage_.spans[span].forward(inputs);
+  } catch (const tutti::detail::RowError& error) {
+    throw error.of_part(rows_before(microbatch));
+  }
+}
+
 Parcel StageRun::compute(int microbatch, size_t span, const std::vector<at::Tensor>& inputs,
                          int64_t calls) {
   return in_context(microbatch, calls, [&] {
-    auto outputs = stage_.spans[span].forward(inputs);
+    auto outputs = forward_of(microbatch, span, inputs);
     if (ends(span)) return loss_of(microbatch, outputs);
     if (span + 1 == stage_.spans.size()) require_borders(microbatch, outputs);
     return outputs;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/detail/graph_step.h"
 
 namespace tutti::parallel::detail {
 
@@ -11,11 +12,7 @@ void require_tokens(std::string_view what, const at::Tensor& tokens, int64_t voc
       (tokens.scalar_type() != at::kLong && tokens.scalar_type() != at::kInt))
     throw UsageError(fmt::format("{}: got {}, expected int64 or int32 on the CPU", what,
                                  tokens.defined() ? tokens.toString() : "no tensor"));
-  const at::Tensor bad = at::nonzero(at::logical_or(tokens.lt(0), tokens.ge(vocabulary)).flatten());
-  if (bad.numel() == 0) return;
-  const auto place = bad.flatten()[0].item<int64_t>();
-  throw DataError(fmt::format("{}: element {} is {}, expected 0 to {}", what, place,
-                              tokens.flatten()[place].item<int64_t>(), vocabulary - 1));
+  nn::detail::require_tokens(std::string(what), tokens, vocabulary);
 }
 
 Places places_in(const at::Tensor& tokens, int64_t begin, int64_t size) {

@@ -66,6 +66,9 @@ class StageRun {
   Parcel compute(int microbatch, size_t span, const std::vector<at::Tensor>& inputs, int64_t calls);
   Parcel in_context(int microbatch, int64_t calls,
                     const std::function<std::vector<at::Tensor>()>& run);
+  std::vector<at::Tensor> forward_of(int microbatch, size_t span,
+                                     const std::vector<at::Tensor>& inputs) const;
+  int64_t rows_before(int microbatch) const;
   std::vector<at::Tensor> loss_of(int microbatch, at::TensorList outputs) const;
   Parcel compute_from_kept(int microbatch, size_t span);
   Parcel forward_span(int microbatch, size_t span, Parcel inputs);

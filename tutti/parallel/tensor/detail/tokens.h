@@ -7,8 +7,8 @@
 
 namespace tutti::parallel::detail {
 
-/// UsageError where `tokens` are no integers of the CPU; DataError that names the first place with
-/// a token below 0 or beyond the vocabulary.
+/// UsageError where `tokens` are no integers of the CPU; RowError that names the first token below
+/// 0 or beyond the vocabulary.
 void require_tokens(std::string_view what, const at::Tensor& tokens, int64_t vocabulary);
 
 /// Where tokens stand among the words [begin, begin + size): at 0 those that are not there, which
