@@ -69,12 +69,12 @@ TEST(BadSamples, MetricsNameTheSample) {
   }
 }
 
-constexpr int64_t kTokens = 5;
+constexpr int64_t kVocabulary = 5;
 
 // Of 24 samples of three tokens one has another than 0 to 4.
 data::Dataset with_token(int64_t sample, int64_t token) {
   std::vector<int64_t> x, y;
-  for (int64_t i = 0; i < 24 * 3; ++i) x.push_back(i % kTokens);
+  for (int64_t i = 0; i < 24 * 3; ++i) x.push_back(i % kVocabulary);
   for (int64_t i = 0; i < 24; ++i) y.push_back(i % 3);
   x[static_cast<size_t>(sample * 3 + 1)] = token;
   return data::from_arrays({data::array_of(x, {24, 3}), data::array_of(y, {24})});
@@ -83,7 +83,7 @@ data::Dataset with_token(int64_t sample, int64_t token) {
 Model model_of_tokens(const char* kind) {
   Model model(strategy_of(kind, 3), [] {
     const auto tokens = nn::input({3}, DType::int64);
-    return nn::Graph(tokens, nn::linear(3)(nn::flatten()(nn::embedding(kTokens, 4)(tokens))));
+    return nn::Graph(tokens, nn::linear(3)(nn::flatten()(nn::embedding(kVocabulary, 4)(tokens))));
   });
   model.compile({.loss = losses::sparse_categorical_crossentropy()});
   return model;
@@ -95,7 +95,7 @@ TEST(BadSamples, ATokenBeyondTheVocabularyIsNamedWithItsSample) {
     for (const int microbatches : {1, 2})
       for (const int64_t sample : {8, 10, 15}) {
         Model model = model_of_tokens(kind);
-        EXPECT_EQ(told(model, with_token(sample, kTokens).batch(8),
+        EXPECT_EQ(told(model, with_token(sample, kVocabulary).batch(8),
                        {.epochs = 1, .microbatches = microbatches}),
                   fmt::format("fit, epoch 1 of 1, step 2 of 3, replica {}: embedding of 5 tokens: "
                               "sample {} of the dataset has token 5 (position 1), expected 0 to 4",
