@@ -88,7 +88,9 @@ size_t edits_between(std::string_view one, std::string_view other) {
 std::string unknown_message(std::string_view what, std::string_view got,
                             std::span<const std::string> known) {
   std::string text = fmt::format("unknown {} \"{}\"", what, got);
-  const std::string near = nearest(got, known);
+  const std::string alike = look_alike(got, known);
+  const std::string near = alike.empty() ? nearest(got, known) : "";
+  if (!alike.empty()) text += "; " + alike;
   if (!near.empty()) text += fmt::format("; did you mean \"{}\"?", near);
   if (known.empty()) return text;
   return text + fmt::format("{} Known: {}", near.empty() ? "." : "", fmt::join(known, ", "));

@@ -18,8 +18,12 @@ std::string nearest(std::string_view word, std::span<const std::string> known);
 /// That distance.
 size_t edits_between(std::string_view one, std::string_view other);
 
+/// The first known word that looks as `word` does and is other bytes, and why: one has accents in
+/// their letters (NFC), the other behind them (NFD). Empty where there is none.
+std::string look_alike(std::string_view word, std::span<const std::string> known);
+
 /// `unknown optimizer "adm"; did you mean "adam"? Known: sgd, adam, adamw`. Without a near word the
-/// question is left out; without known words the list is.
+/// question is left out; without known words the list is. One that looks alike is named instead.
 std::string unknown_message(std::string_view what, std::string_view got,
                             std::span<const std::string> known);
 

@@ -142,6 +142,9 @@ TEST_F(UserData, ClassesOfATableAndOfIdx) {
   EXPECT_GT(rows.at("val_accuracy").get<double>(), 0.8);
   ASSERT_THAT(tutti({"predict", "mlp", "--weights", out, more_flats_}),
               Exits(0, Out(ContainsRegex("row 40: (sea|yard) [01]\\."))));
+  const std::string photo = more_photos_ + "/dark/0.jpg";
+  EXPECT_THAT(tutti({"predict", "mlp", "--weights", out, photo}),
+              Exits(1, Err(HasSubstr(photo + ": is a photo (jpg); the model was trained on csv"))));
 
   const json images = figures(
       {"mlp", "--data", idx_, "--batch-size", "10", "--epochs", "5", "--out", folder_ / "idx"});

@@ -58,6 +58,22 @@ TEST(Suggest, SaysNothingWithoutKnownWordsOrForHugeOnes) {
   EXPECT_EQ(nearest(huge, known), "");
 }
 
+TEST(Suggest, NamesThatLookTheSameAreToldApart) {
+  const std::vector<std::string> composed = {"tea", "caf\u00e9", "Stra\u017ee"};
+  EXPECT_EQ(
+      unknown_message("class", "cafe\u0301", composed),
+      "unknown class \"cafe\u0301\"; \"caf\u00e9\" looks the same and is other bytes: accents "
+      "stand in their letters (NFC) there, behind them (NFD) here; write both alike. Known: "
+      "tea, caf\u00e9, Stra\u017ee");
+  const std::vector<std::string> apart = {"Straz\u030ce"};
+  EXPECT_EQ(
+      look_alike("Stra\u017ee", apart),
+      "\"Straz\u030ce\" looks the same and is other bytes: accents stand behind their letters "
+      "(NFD) there, in them (NFC) here; write both alike");
+  for (const char* other : {"cafe", "caf\u00e8", "cafe\u0300", "caf\xe9", "caf\u00e9", "tea", ""})
+    EXPECT_EQ(look_alike(other, composed), "") << other;
+}
+
 TEST(Suggest, MessageNamesTheWordTheNearestAndAllKnown) {
   EXPECT_EQ(unknown_message("optimizer", "adm", kOptimizers),
             "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw");

@@ -253,6 +253,9 @@ TEST_F(Csv, ALaterTableInAnotherEncodingIsToldSo) {
   EXPECT_THAT(message_of<DataError>([&] { csv(path, spec); }),
               AllOf(HasSubstr("line 3, column \"town\""), HasSubstr("it has byte e9"),
                     HasSubstr("iconv -f latin1")));
+  put_bytes(path, "town,y\nParis,1\nOrle\u0301ans,2\n");
+  EXPECT_THAT(message_of<DataError>([&] { csv(path, spec); }),
+              HasSubstr("\"Orl\u00e9ans\" looks the same and is other bytes"));
 }
 
 TEST_F(Csv, RefusesMoreWordsThanOneHotCanHold) {

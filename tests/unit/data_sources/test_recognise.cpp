@@ -41,7 +41,12 @@ TEST(Recognise, FilesByTheirContent) {
       {"Once upon a time,\nthere was, it seems, a line.\n", DataKind::text, "text: 47 bytes"},
       {"word\n", DataKind::text, "text"},
       {"", DataKind::unknown, "empty"},
-      {std::string("\x89PNG\r\n\0\0", 8), DataKind::unknown, "89 50 4e 47"},
+      {std::string("\x89PNG\r\n\0\0", 8), DataKind::unknown, "one photo (png)"},
+      {"\xff\xd8\xff\xe0 a,b\n1,2\n", DataKind::unknown, "one photo (jpg)"},
+      {std::string("\x7f"
+                   "ELF\1\0",
+                   6),
+       DataKind::unknown, "a binary file that begins with 7f 45"},
       {gzip("a,b\n1,2\n"), DataKind::unknown, "gunzip"},
   };
   for (const Case& one : cases) {

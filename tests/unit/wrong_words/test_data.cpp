@@ -51,6 +51,7 @@ TEST(WrongData, DoesNotFitTheModelOrTheFlags) {
        {{"mlp", "--data", flats, "--target", "price", "--augment"}, {"--augment", "photos"}},
        {{"mlp", "--data", photos, "--image-size", "0"}, {"--image-size", "got \"0\""}},
        {{"mlp", "--data", text}, {"--data", "text", "text is for model gpt"}},
+       {{"mlp", "--data", photos + "/dark/0.jpg"}, {"dark/0.jpg: unknown: one photo (jpg)"}},
        {{"mlp", "--data", nothing}, {"nothing", "expected"}},
        {{"mlp", "--data", photos, "--validation", flats}, {"flats.csv", "image_folder"}},
        {{"mlp", "--data", photos, "--validation", other}, {"dusky"}},

@@ -40,6 +40,7 @@
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/records.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/models/models.h"
 #include "tutti/sync/tensors.h"
@@ -146,7 +147,18 @@ class Prediction {
     failed_ = true;
   }
 
+  // Whose bytes a table's error would be about.
+  void refuse_photo(const std::string& file) const {
+    constexpr int64_t kMagicBytes = 16;
+    const auto files = data::local_files();
+    const Array front = files->read(file, 0, std::min(kMagicBytes, files->info(file).bytes));
+    if (const auto format = data::photo_format(data::text_of(front)); !format.empty())
+      throw DataError(fmt::format("{}: is a photo ({}); the model was trained on {}", file, format,
+                                  data::name_of(spec_.kind)));
+  }
+
   void predict_rows(const std::string& file) {
+    refuse_photo(file);
     const data::CsvReading unlabelled{.labelled = false, .header = flags_.table.has_header()};
     if (spec_.kind == DataKind::csv)
       say(file, model_.predict(data::csv(file, *spec_.table, unlabelled).batch(kTestBatch)));

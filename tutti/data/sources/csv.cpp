@@ -202,12 +202,16 @@ class TableReader {
 
   [[noreturn]] void fail_word(const Field& field, std::string_view word) const {
     const std::vector<std::string>& known = field.column->vocabulary;
-    const std::string near = nearest(word, known);
+    std::string expected = fmt::format("one of the {} words of this column", known.size());
+    const std::string alike = look_alike(word, known), near = nearest(word, known);
     const size_t wrong = first_wrong_byte(word);
-    rows_.fail(field.place,
-               fmt::format("one of the {} words of this column{}{}", known.size(),
-                           near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near),
-                           wrong < word.size() ? "; it has " + wrong_byte_words(word[wrong]) : ""));
+    if (wrong < word.size())
+      expected += "; it has " + wrong_byte_words(word[wrong]);
+    else if (!alike.empty())
+      expected += "; " + alike;
+    else if (!near.empty())
+      expected += fmt::format("; the nearest is \"{}\"", near);
+    rows_.fail(field.place, expected);
   }
 
   void say_what_was_missing() const {

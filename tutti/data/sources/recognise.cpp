@@ -17,6 +17,7 @@
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/records.h"
 
 namespace tutti::data {
 namespace {
@@ -227,6 +228,9 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
                                     packed ? ", gzipped" : "")};
   if (packed) return unknown("a gzipped file that is no IDX; unpack it first (gunzip)");
   if (is_utf16(look)) return unknown(kUtf16Words);
+  if (const auto format = photo_format(look); !format.empty())
+    return unknown(
+        fmt::format("one photo ({}), of which tutti predict says what a model makes", format));
   const std::string name = path.filename().string();
   static const std::vector<std::string> kLines = {".jsonl", ".ndjson"}, kJson = {".json"};
   if (detail::has_ending(name, kLines))
