@@ -155,9 +155,9 @@ TEST(Train, JoinsTheLauncherThatStartedIt) {
 
 TEST(Train, StopsWhenTheLossIsNoNumber) {
   const Words words = {"mlp", "--data", kDoodles, "--learning-rate", "1e30", "--max-steps", "30"};
-  EXPECT_THAT(
-      train(words),
-      Exits(1, Err(AllOf(StartsWith("tutti train: "), HasSubstr("step"), HasSubstr("epoch 1")))));
+  EXPECT_THAT(train(words),
+              Exits(1, Err(AllOf(StartsWith("tutti train: "), HasSubstr("step"),
+                                 HasSubstr("epoch 1"), HasSubstr("`on_nan` (--nan ignore)")))));
   EXPECT_EQ(train(words + Words{"--nan", "ignore"}).exit_code, 0);
 }
 

@@ -112,7 +112,7 @@ TEST(Monitors, OfAValidationThatThereIsNotSaySo) {
   };
   EXPECT_THAT(fit_refusal(model, data, {.callbacks = stops_by("val_acc")}),
               AllOf(HasSubstr("callback early_stopping: unknown quantity \"val_acc\""),
-                    HasSubstr("val_... needs FitOptions::validation")));
+                    HasSubstr("val_... needs `validation` (--validation)")));
   EXPECT_THAT(
       fit_refusal(model, data,
                   {.validation = three_classes(6).batch(6), .callbacks = stops_by("val_acc")}),
@@ -120,7 +120,7 @@ TEST(Monitors, OfAValidationThatThereIsNotSaySo) {
   EXPECT_THAT(
       fit_refusal(model, data,
                   {.checkpoints = {.folder = "unused", .best_kept = 1, .monitor = "val_acc"}}),
-      HasSubstr("val_... needs FitOptions::validation"));
+      HasSubstr("val_... needs `validation` (--validation)"));
   EXPECT_EQ(model.optimizer().version(), 0);
 }
 
@@ -172,7 +172,7 @@ TEST(Shapes, ThatAModelDoesNotTakeNameTheOption) {
   model.compile(adam_and_accuracy());
   EXPECT_THAT(fit_refusal(model, three_classes(12, {1, 2, 2}).batch(6)),
               AllOf(HasSubstr("have shape [1, 2, 2], the model takes [3, 8, 8]"),
-                    HasSubstr(".input = {1, 2, 2}")));
+                    HasSubstr("make it for [1, 2, 2]: `input` of a network")));
 }
 
 TEST(Predict, OfASampleWithoutAnAxisOfSamplesIsRefused) {

@@ -43,7 +43,7 @@ struct Refusal {
 enum class Before { nothing, words };
 
 /// `tutti COMMAND... WORDS...` of each case ends with 2, and a line of its own has the answer, with
-/// all of its parts.
+/// all of its parts; what to try is said in flags, not in fields of structures.
 inline void expect_refused(const Words& command, const std::vector<Refusal>& cases,
                            Before before = Before::nothing) {
   const std::string place = "(^|\n)tutti" + (command.empty() ? "" : " " + command[0] + ": ");
@@ -53,6 +53,8 @@ inline void expect_refused(const Words& command, const std::vector<Refusal>& cas
     EXPECT_EQ(result.exit_code, 2) << line << result.err;
     EXPECT_THAT(result.err, ContainsRegex(place)) << line;
     for (const std::string& part : one.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
+    EXPECT_THAT(result.err, Not(ContainsRegex("(Options|Unit|Layout)::|[{ (][.][a-z_]+ = ")))
+        << line;
     if (before == Before::nothing) {
       EXPECT_EQ(result.out, "") << line;
     }

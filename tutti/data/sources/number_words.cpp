@@ -84,10 +84,9 @@ Advice advice_on(NumberWriting writing) {
   switch (writing) {
     case NumberWriting::plain:
       return {"is a number",
-              "list the words beside them in `missing`, "
-              "--missing, if they mark what lacks"};
+              "list the words beside them in `missing` (--missing) if they mark what lacks"};
     case NumberWriting::decimal_comma:
-      return {"has a decimal comma", "CsvOptions::decimal, --decimal , reads it"};
+      return {"has a decimal comma", "`decimal` (--decimal ,) reads it"};
     case NumberWriting::thousands:
       return {"has its thousands apart", "take what stands between digits out"};
     case NumberWriting::percent: return {"is a percentage", "take the % out"};

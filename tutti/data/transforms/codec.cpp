@@ -47,8 +47,9 @@ void PhotoDecoder::set_size(std::string_view kind, int64_t height, int64_t width
         fmt::format("{} photo of {} x {} pixels: expected at least one", kind, width, height));
   if (height > options.max_pixels / width)
     throw DataError(
-        fmt::format("{} photo of {} x {} pixels: expected at most {} in all (max_pixels)\n  a few "
-                    "bytes can claim to be a huge photo; raise the limit if this one is meant",
+        fmt::format("{} photo of {} x {} pixels: expected at most {} in all\n  a few bytes can "
+                    "claim to be a huge photo; if this one is meant, make it smaller or, in a "
+                    "program, raise `max_pixels`",
                     kind, width, height, options.max_pixels));
   height_ = height;
   width_ = width;

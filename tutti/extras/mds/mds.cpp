@@ -204,8 +204,8 @@ class MdsSource final : public SampleSource {
       log(LogLevel::warning,
           "{}: {} of {} shards are packed and take {} bytes unpacked, of which {} are kept: rows "
           "in "
-          "shuffled order unpack shards again and again\n  unpack them once (unzstd), or raise "
-          "cache_bytes",
+          "shuffled order unpack shards again and again\n  unpack them once (unzstd) or, in "
+          "a program, raise `cache_bytes`",
           folder_.string(), count, shards_.size(), bytes, cache_bytes);
   }
 

@@ -18,7 +18,7 @@ void check_launched(const StrategyOptions& options) {
     throw UsageError(fmt::format(
         "--strategy {} is for one process, but a launcher started {} workers ({}), each of which "
         "would do all of the work; use --strategy multi_worker, or start it without `tutti run`; a "
-        "program whose workers are to train apart, as in a sweep, sets StrategyOptions::alone",
+        "program whose workers are to train apart, as in a sweep, sets `alone`",
         options.kind, job->num_workers, job->source));
   const char* const servers = std::getenv(detail::kNumServersVariable);
   if (!options.uses_servers() && servers != nullptr)

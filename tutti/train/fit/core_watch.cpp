@@ -27,8 +27,8 @@ std::string waits_for_cores(double wall, double cpu, int threads) {
   return fmt::format(
       "fit: steps take {:.0f} times their CPU time ({:.2f} s for {:.2f} s): other programs have "
       "the "
-      "cores, and the {} threads of the replica wait for each other; try one: --threads 1, or "
-      "StrategyOptions::threads_per_replica",
+      "cores, and the {} threads of the replica wait for each other; try one: "
+      "`threads_per_replica` (--threads 1)",
       wall / cpu, wall, cpu, threads);
 }
 

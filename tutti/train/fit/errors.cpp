@@ -179,8 +179,9 @@ void Fit::look_at_parameters(const Epoch& epoch) {
 
 void Fit::complain(const std::string& what) const {
   if (options_.on_nan != OnNan::go_on)
-    throw Error(
-        what + "\n  try a smaller learning rate, look for NaN in the data, or set on_nan to go on");
+    throw Error(what +
+                "\n  try a smaller learning rate, look for NaN in the data, or have it go on: "
+                "`on_nan` (--nan ignore)");
   log_once("fit: not finite", LogLevel::warning, "{}; going on, as told", what);
 }
 

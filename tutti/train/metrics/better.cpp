@@ -21,7 +21,9 @@ std::string unknown_quantity(std::string_view name, std::span<const std::string>
   const auto of_validation = [&](std::string_view one) { return one.starts_with(kValidation); };
   const bool missing = of_validation(name) && std::ranges::none_of(known, of_validation);
   return unknown_message("quantity", name, known) +
-         (missing ? "\n  val_... needs FitOptions::validation, or validation_split" : "");
+         (missing ? "\n  val_... needs `validation` (--validation) or `validation_split` "
+                    "(--validation-split)"
+                  : "");
 }
 
 }  // namespace tutti

@@ -152,7 +152,8 @@ namespace {
 /// In the words of whoever makes the model.
 std::string shape_to_ask_for(const nn::Shape& shape) {
   return fmt::format(
-      "; make it for them: .input = {{{0}}} of a network in models, nn::input({{{0}}}) of a graph",
+      "; make it for [{}]: `input` of a network in models, nn::input() of a graph; photos come in "
+      "the size that is asked for (--image-size)",
       fmt::join(shape, ", "));
 }
 
