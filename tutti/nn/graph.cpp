@@ -1,14 +1,18 @@
 #include "tutti/nn/graph.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
+#include "tutti/optim/recipe.h"
 
 namespace tutti::nn {
 
@@ -250,10 +254,15 @@ std::string grouped(int64_t number) {
   return digits;
 }
 
-int64_t elements(const std::vector<Parameter>& parameters, bool trainable) {
+using Which = bool (*)(const Parameter&);
+bool is_parameter(const Parameter& one) { return one.trainable; }
+bool is_buffer(const Parameter& one) { return !one.trainable; }
+bool is_frozen(const Parameter& one) { return one.frozen; }
+
+int64_t elements(const std::vector<Parameter>& parameters, Which which) {
   int64_t total = 0;
   for (const Parameter& parameter : parameters) {
-    if (parameter.trainable != trainable) continue;
+    if (!which(parameter)) continue;
     int64_t count = 1;
     for (int64_t side : parameter.shape) count *= side;
     total += count;
@@ -261,13 +270,34 @@ int64_t elements(const std::vector<Parameter>& parameters, bool trainable) {
   return total;
 }
 
-int64_t total_elements(const std::vector<Node>& nodes, bool trainable) {
+int64_t total_elements(const std::vector<Node>& nodes, Which which) {
   std::set<std::string> seen;
   int64_t total = 0;
   for (const Node& node : nodes) {
-    if (seen.insert(node.name).second) total += elements(node.parameters, trainable);
+    if (seen.insert(node.name).second) total += elements(node.parameters, which);
   }
   return total;
+}
+
+/// Behind a layer's number of parameters.
+std::string frozen_mark(const Node& node) {
+  const int64_t frozen = elements(node.parameters, is_frozen);
+  if (frozen == 0) return "";
+  return frozen == elements(node.parameters, is_parameter) ? "  frozen" : "  frozen in part";
+}
+
+[[noreturn]] void throw_fits_none(const std::vector<Node>& nodes, const std::string& pattern) {
+  constexpr size_t kMost = 12;
+  std::vector<std::string> layers;
+  for (const Node& node : nodes)
+    if (elements(node.parameters, is_parameter) > 0) layers.push_back(node.name);
+  const std::string near = nearest(pattern, layers);
+  const auto first = std::span(layers).first(std::min(layers.size(), kMost));
+  throw UsageError(fmt::format(
+      "no parameter to freeze fits \"{}\"; {}", pattern,
+      near.empty() ? fmt::format("layers that have some are {}{}", fmt::join(first, ", "),
+                                 layers.size() > kMost ? ", ..." : "")
+                   : fmt::format("did you mean \"{}\"?", near)));
 }
 
 }  // namespace
@@ -336,7 +366,28 @@ Graph with_synchronized_batch_norm(const Graph& graph) {
   return made;
 }
 
-int64_t Graph::num_parameters() const { return total_elements(nodes(), true); }
+Graph with_frozen(const Graph& graph, const std::vector<std::string>& patterns) {
+  auto parts = std::make_shared<Graph::Parts>(*graph.parts_);
+  for (const std::string& pattern : patterns) {
+    bool fits_any = false;
+    for (Node& node : parts->nodes)
+      for (Parameter& parameter : node.parameters) {
+        const std::string name = full_name(node, parameter);
+        if (!parameter.trainable ||
+            !(optim::fits(pattern, name) || optim::fits(pattern + ".*", name)))
+          continue;
+        fits_any = parameter.frozen = true;
+      }
+    if (!fits_any) throw_fits_none(parts->nodes, pattern);
+  }
+  Graph made;
+  made.parts_ = std::move(parts);
+  return made;
+}
+
+int64_t Graph::num_parameters() const { return total_elements(nodes(), is_parameter); }
+
+int64_t Graph::num_frozen() const { return total_elements(nodes(), is_frozen); }
 
 std::string Graph::summary() const {
   size_t name_width = 5;
@@ -350,12 +401,13 @@ std::string Graph::summary() const {
   std::set<std::string> seen;
   for (const Node& node : nodes()) {
     const bool fresh = seen.insert(node.name).second;
-    const std::string count = fresh ? grouped(elements(node.parameters, true)) : "shared";
-    out += fmt::format("{:<{}}  {:<{}}  {:>12}\n", node.name, name_width, to_string(node.shape),
-                       shape_width, count);
+    const std::string count = fresh ? grouped(elements(node.parameters, is_parameter)) : "shared";
+    out += fmt::format("{:<{}}  {:<{}}  {:>12}{}\n", node.name, name_width, to_string(node.shape),
+                       shape_width, count, frozen_mark(node));
   }
-  const int64_t buffers = total_elements(nodes(), false);
+  const int64_t buffers = total_elements(nodes(), is_buffer);
   out += fmt::format("{} parameters", grouped(num_parameters()));
+  if (num_frozen() > 0) out += fmt::format(", {} of them frozen", grouped(num_frozen()));
   if (buffers > 0) out += fmt::format(", {} elements in buffers", grouped(buffers));
   return out + "\n";
 }

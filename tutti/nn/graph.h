@@ -167,14 +167,17 @@ class Graph {
   const Shape& input_shape() const { return shape_of(inputs().front()); }
   const Shape& output_shape() const { return shape_of(outputs().front()); }
 
-  /// Elements of all trainable parameters, shared ones once.
+  /// Elements of all parameters, frozen ones too, shared ones once; buffers are none.
   int64_t num_parameters() const;
+  /// Of those, elements of the frozen ones.
+  int64_t num_frozen() const;
 
-  /// A table: layer, output shape, parameters; totals below.
+  /// A table: layer, output shape, parameters, which are frozen; totals below.
   std::string summary() const;
 
  private:
   friend Graph with_synchronized_batch_norm(const Graph& graph);
+  friend Graph with_frozen(const Graph& graph, const std::vector<std::string>& patterns);
   Graph() = default;
   struct Parts {
     std::vector<Node> nodes;
@@ -188,6 +191,13 @@ class Graph {
 /// initial values stay. PyTorch's convert_sync_batchnorm, for models written as graphs, such as the
 /// zoo's: in a C++ module layers are members of the user's types, and cannot be exchanged.
 Graph with_synchronized_batch_norm(const Graph& graph);
+
+/// The same graph, some parameters of which are not trained, as layer.trainable = False in Keras:
+/// those whose whole name fits one of `patterns` (* any characters, ? any one), and those in a
+/// layer, or group of layers, whose name does: "layer1" is "layer1.*". They have no gradient, no
+/// part in sums over replicas and no state of an optimizer; checkpoints and saved weights have
+/// them. A batch norm that is frozen whole infers. UsageError for a pattern that fits none.
+Graph with_frozen(const Graph& graph, const std::vector<std::string>& patterns);
 
 /// The name of a layer's parameter in the whole graph: "conv1.weight".
 std::string full_name(const Node& node, const Parameter& parameter);

@@ -104,21 +104,33 @@ std::pair<Module*, std::string> place_of(Module& root, const std::string& name) 
   return {group, name.substr(begin)};
 }
 
-}  // namespace
-
-LayerState draw_state(const Graph& graph, size_t place) {
-  const Op& op = graph.nodes()[place].op;
+LayerState drawn(const Op& op, size_t place) {
   if (auto module = std::visit(Maker{static_cast<int>(place)}, op)) return {.module = module};
   at::Tensor value = std::visit(ParameterMaker{}, op);
   if (value.defined()) value.set_requires_grad(true);
   return {.parameter = std::move(value)};
 }
 
+}  // namespace
+
+LayerState draw_state(const Graph& graph, size_t place) {
+  const Node& node = graph.nodes()[place];
+  LayerState state = drawn(node.op, place);
+  for (const Parameter& parameter : node.parameters) {
+    if (!parameter.frozen) continue;
+    const at::Tensor own =
+        state.module ? state.module->named_parameters()[parameter.name] : state.parameter;
+    own.set_requires_grad(false);
+  }
+  return state;
+}
+
 void register_state(Module& root, const std::string& name, const LayerState& state) {
   if (!state.module && !state.parameter.defined()) return;
   const auto [group, last] = place_of(root, name);
   if (state.module) group->register_module(last, state.module);
-  if (state.parameter.defined()) group->register_parameter(last, state.parameter);
+  if (state.parameter.defined())
+    group->register_parameter(last, state.parameter, state.parameter.requires_grad());
 }
 
 void register_groups(Module& root, const std::string& name) { place_of(root, name); }

@@ -79,9 +79,13 @@ std::string fields_of(const T& op) {
 }  // namespace
 
 std::string words_of(const Node& node) {
-  return fmt::format("{} = {}({}) of [{}]", node.name, kind_of(node.op),
+  std::vector<std::string> frozen;
+  for (const Parameter& parameter : node.parameters)
+    if (parameter.frozen) frozen.push_back(full_name(node, parameter));
+  return fmt::format("{} = {}({}) of [{}]{}{}", node.name, kind_of(node.op),
                      std::visit([](const auto& op) { return fields_of(op); }, node.op),
-                     fmt::join(node.inputs, ", "));
+                     fmt::join(node.inputs, ", "), frozen.empty() ? "" : ", frozen ",
+                     fmt::join(frozen, ", "));
 }
 
 }  // namespace tutti::nn

@@ -182,6 +182,7 @@ struct Parameter {
   std::string name;       ///< within the layer: "weight", "running_mean"; "": that of the layer
   Shape shape;            ///< full shape; {} is a scalar
   bool trainable = true;  ///< false: a buffer
+  bool frozen = false;    ///< stays as it is: without gradient, and in no optimizer
 };
 
 /// What a layer becomes on inputs of given shapes.

@@ -60,6 +60,13 @@ inline nn::Graph small_gpt(bool tied = true, double dropout = 0.1, int64_t layer
                       .dropout = dropout});
 }
 
+/// Its embeddings, the head that is tied to them, the first block, and some of the second are
+/// frozen.
+inline nn::Graph frozen_gpt() {
+  return nn::with_frozen(small_gpt(),
+                         {"transformer.w*", "transformer.h.0", "transformer.h.1.*.bias"});
+}
+
 /// Batches of 16, 16 and a last one of 5.
 inline data::Dataset small_text() {
   torch::manual_seed(3);

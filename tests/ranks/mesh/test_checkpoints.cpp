@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 
 /// Twelve steps in all; to the end, or to `max_steps`.
 std::string train_kept(const std::string& kind, const MeshCase& one, const test::TempFolder& folder,
-                       int64_t max_steps = 0) {
-  Model model = test::make_model(Strategy(test::options_of(kind, one)), one, test::small_gpt());
+                       int64_t max_steps = 0, const nn::Graph& graph = test::small_gpt()) {
+  Model model = test::make_model(Strategy(test::options_of(kind, one)), one, graph);
   model.fit(test::small_text(),
             {.epochs = 4,
              .max_steps = max_steps,
@@ -150,6 +150,24 @@ const std::vector<KilledPair> kKilledPairs = {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MeshResumeOfProcesses, ::testing::ValuesIn(kKilledPairs),
                          [](const auto& info) { return name_of(info.param.from, info.param.to); });
+
+TEST(MeshResumeFrozen, GoesOnWithTheSameBitsWithoutStatesOfWhatIsFrozen) {
+  const nn::Graph graph = test::frozen_gpt();
+  const test::TempFolder whole, folder;
+  const std::string expected = train_kept("one_device", {"data=8,tensor=2"}, whole, 0, graph);
+  const MeshCase first_is_frozen{"stage=2", 8, "1f1b", 0, "none", 2, {"transformer.h.1.ln_1"}};
+  train_kept("mirrored", first_is_frozen, folder, 4, graph);
+  const auto tensors = TrainingCheckpoint(trainings_in(folder.path()).back()).tensors();
+  std::vector<std::string> frozen, trained;
+  for (const auto& [name, array] : tensors) {
+    if (name.ends_with("transformer.h.0.ln_1.weight")) frozen.push_back(name);
+    if (name.ends_with("transformer.h.2.ln_1.weight")) trained.push_back(name);
+  }
+  EXPECT_THAT(frozen, ::testing::ElementsAre("parameters/transformer.h.0.ln_1.weight"));
+  EXPECT_THAT(trained, ::testing::SizeIs(3)) << "with two states of adamw";
+  EXPECT_EQ(train_kept("mirrored", {.mesh = "data=8", .shard = "state"}, folder, 0, graph),
+            expected);
+}
 
 TEST(MeshCheckpoint, HasWholeTensors) {
   const test::TempFolder folder;

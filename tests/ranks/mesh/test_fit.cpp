@@ -127,6 +127,25 @@ TEST(MeshFitUntied, TrainsTheBitsOfOneDevice) {
   expect_same(train_on_mesh("mirrored", {"stage=3,tensor=2", 4, "zb-h1"}, graph), one);
 }
 
+// Also where a whole stage is frozen.
+TEST(MeshFitFrozen, TrainsTheBitsOfOneDevice) {
+  const nn::Graph graph = test::frozen_gpt();
+  const auto one = train_on_mesh("one_device", {"data=8,tensor=2", 1}, graph);
+  EXPECT_NE(one.weights, expected().weights);
+  const std::vector<std::string> cut{"transformer.h.1.ln_1"};
+  for (const MeshCase& other : std::vector<MeshCase>{
+           {"data=4,tensor=2", 2},
+           {"stage=2", 8, "gpipe", 0, "none", 2, cut},
+           {"stage=4", 8, "zb-h1"},
+           {"data=2,stage=2,tensor=2", 4, "interleaved", 2, "full"},
+           {.mesh = "data=8", .shard = "parameters"},
+           {.mesh = "data=2,stage=2", .microbatches = 4, .cut = cut, .shard = "gradients"},
+           {.mesh = "data=2,stage=2", .microbatches = 4, .cut = cut, .shard = "parameters"}}) {
+    SCOPED_TRACE(other.word());
+    expect_same(train_on_mesh("mirrored", other, graph), one);
+  }
+}
+
 std::map<std::string, at::Tensor> weights_in(const std::string& file, const nn::Graph& graph) {
   Model one(Strategy({.kind = "one_device"}), [graph] { return graph; });
   one.load(file);

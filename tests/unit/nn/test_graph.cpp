@@ -221,6 +221,31 @@ TEST(Graph, SummaryShowsShapesAndCounts) {
             "125,642 parameters, 33 elements in buffers\n");
 }
 
+TEST(Graph, SomeParametersAreFrozen) {
+  const auto input = nn::input({1, 28, 28});
+  auto x = nn::relu()(nn::conv2d(4, 3).named("trunk.conv")(input));
+  x = nn::batch_norm2d().named("trunk.norm")(x);
+  const nn::Graph graph(input, nn::linear(10).named("head")(nn::flatten()(x)));
+  const auto frozen = nn::with_frozen(graph, {"trunk", "*.bias"});
+  EXPECT_EQ(frozen.num_parameters(), graph.num_parameters());
+  EXPECT_EQ(frozen.num_frozen(), 4 * 9 + 4 + 2 * 4 + 10);
+  EXPECT_EQ(graph.num_frozen(), 0) << "it stays as it is";
+  const std::string summary = frozen.summary();
+  for (const char* line : {"  40  frozen\n", "  8  frozen\n", "  27,050  frozen in part\n",
+                           "\n27,098 parameters, 58 of them frozen, 9 elements in buffers\n"})
+    EXPECT_THAT(summary, HasSubstr(line));
+  EXPECT_EQ(nn::words_of(frozen.nodes()[1]),
+            nn::words_of(graph.nodes()[1]) + ", frozen trunk.conv.weight, trunk.conv.bias");
+  EXPECT_EQ(nn::words_of(frozen.nodes()[5]), nn::words_of(graph.nodes()[5]) + ", frozen head.bias");
+
+  const auto refusal = [&](const std::string& pattern) {
+    return test::message_of<UsageError>([&] { nn::with_frozen(graph, {"trunk", pattern}); });
+  };
+  EXPECT_THAT(refusal("hed"), HasSubstr("fits \"hed\"; did you mean \"head\"?"));
+  EXPECT_THAT(refusal("zzz"), HasSubstr("layers that have some are trunk.conv, trunk.norm, head"));
+  EXPECT_THAT(refusal("*.running_mean"), HasSubstr("no parameter to freeze fits"));
+}
+
 // Words of a node whose layer has these fields; of two that differ in one, they differ.
 template <class Layer>
 std::string words_of(Layer layer, std::vector<int> inputs = {0}) {

@@ -276,6 +276,27 @@ TEST(GraphModule, ACloneIsEqualAndItsOwn) {
   EXPECT_TRUE(torch::equal(module->forward(x), before));
 }
 
+TEST(GraphModule, FrozenParametersRequireNoGradientAndBeginAsOthers) {
+  torch::manual_seed(1);
+  const auto plain = nn::make_module(same_as_graph())->named_parameters();
+  torch::manual_seed(1);
+  const auto frozen = nn::make_module(nn::with_frozen(same_as_graph(), {"conv", "norm.weight"}));
+  for (const auto& parameter : frozen->named_parameters()) {
+    const std::string& name = parameter.key();
+    EXPECT_EQ(parameter.value().requires_grad(), name == "norm.bias" || name.starts_with("dense"))
+        << name;
+    EXPECT_TRUE(torch::equal(parameter.value(), plain[name])) << name;
+  }
+  const auto input = nn::input({4, 8});
+  const auto placed = nn::add_position().named("place")(input);
+  const nn::Graph mixed(input, nn::self_attention(2).named("mix")(placed));
+  const auto own =
+      nn::make_module(nn::with_frozen(mixed, {"place", "mix.out_proj"}))->named_parameters();
+  EXPECT_FALSE(own["place"].requires_grad());
+  EXPECT_FALSE(own["mix.out_proj.weight"].requires_grad());
+  EXPECT_TRUE(own["mix.in_proj_weight"].requires_grad());
+}
+
 // ---- dropout ----
 
 constexpr uint64_t kKey = 1234;

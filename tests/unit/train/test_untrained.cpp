@@ -1,6 +1,8 @@
 // What would train nothing, or part of a model, in silence: it is refused.
 #include <torch/torch.h>
 
+#include <map>
+
 #include "tests/support/expect.h"
 #include "tests/unit/train/small_model.h"
 
@@ -56,6 +58,39 @@ TEST(Untrained, ALossWithoutAGraphIsRefusedWhereItComes) {
         message_of<UsageError>([&] { other.fit(three_classes(12).batch(6), {.verbose = 0}); }),
         HasSubstr("NoGradGuard"));
   }
+}
+
+TEST(Frozen, ParametersOfAGraphStayAndTheOthersTrainTheSameBits) {
+  const auto trained = [](const std::string& kind) {
+    Model model(strategy_of(kind, 2),
+                [] { return nn::with_frozen(small_graph(), {"linear_1", "linear_2.bias"}); });
+    model.compile(adam_and_accuracy());
+    EXPECT_THAT(model.summary(), HasSubstr("parameters: 24 trained, 43 frozen\n"));
+    const auto values = [&] {
+      std::map<std::string, at::Tensor> all;
+      for (const auto& parameter : model.modules().module(0)->named_parameters())
+        all[parameter.key()] = parameter.value().detach().clone();
+      return all;
+    };
+    const auto before = values();
+    model.fit(three_classes(24).batch(6), {.epochs = 2, .verbose = 0});
+    const std::string weights = model.weights_sha256();
+    for (const auto& [name, value] : values())
+      EXPECT_EQ(torch::equal(value, before.at(name)), name != "linear_2.weight") << kind << name;
+    return weights;
+  };
+  const std::string expected = trained("one_device");
+  for (const char* kind : {"mirrored", "central_storage"}) EXPECT_EQ(trained(kind), expected);
+}
+
+TEST(Frozen, ABatchNormOverOnePixelTakesOneSample) {
+  Model model(strategy_of("one_device", 1), [] {
+    const auto input = nn::input({4, 1, 1});
+    const auto x = nn::batch_norm2d().named("norm")(input);
+    return nn::with_frozen(nn::Graph(input, nn::linear(3)(nn::flatten()(x))), {"norm"});
+  });
+  model.compile(adam_and_accuracy());
+  EXPECT_EQ(model.fit(three_classes(13, {4, 1, 1}).batch(6), {.verbose = 0}).steps, 3);
 }
 
 struct GivesTwo : torch::nn::Module {

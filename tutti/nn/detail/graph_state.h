@@ -18,8 +18,8 @@ struct LayerState {
   at::Tensor parameter{};
 };
 
-/// Of the node at `place`, drawn from LibTorch's default generator. A dropout layer is numbered by
-/// the place.
+/// Of the node at `place`, drawn from LibTorch's default generator; frozen parameters require no
+/// gradient. A dropout layer is numbered by the place.
 LayerState draw_state(const Graph& graph, size_t place);
 
 /// In `root` under the dotted name of the layer, in groups of modules that are made on the way.

@@ -51,24 +51,18 @@ const at::Tensor* find(const NamedTensors& tensors, const std::string& name) {
   return found == tensors.end() ? nullptr : &found->second;
 }
 
-/// What kinds of tensors it has, of which each parameter has one.
-std::vector<std::string> kinds_of(const UpdaterState& state) {
+/// What an optimizer keeps of each parameter. A part that is frozen whole does not tell.
+std::vector<std::string> kinds_of(const optim::Rule& rule) {
   std::vector<std::string> kinds;
-  for (const auto& [name, tensor] : state.tensors) {
-    const auto [kind, parameter] = state_and_parameter(name);
-    if (parameter.empty() && name != kScalarsName)
-      throw UsageError(
-          "the state of a torch optimizer is one lump, which cannot be put together from the "
-          "stages and pieces of a mesh; use tutti's own rules (optim::adam() and so on)");
-    if (!parameter.empty() && std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
-  }
+  for (int state = 0; state < rule.num_states(); ++state)
+    kinds.emplace_back(rule.state_name(state));
   return kinds;
 }
 
 class MeshUpdater final : public Updater, public Gathers {
  public:
   MeshUpdater(const World& world, const WholeModel& whole, std::vector<NamedTensors> local_ranks,
-              const PartUpdaterFactory& make, const optim::Clip& clip)
+              const PartUpdaterFactory& make, const optim::Recipe* recipe)
       : whole_(whole),
         first_rank_(world.first_rank),
         model_ranks_(world.model_ranks()),
@@ -82,6 +76,8 @@ class MeshUpdater final : public Updater, public Gathers {
             world.first_rank + local));
       where_.push_back(part_of(world, local));
     }
+    if (recipe != nullptr) kinds_ = kinds_of(recipe->rule());
+    const optim::Clip clip = recipe != nullptr ? recipe->clip() : optim::Clip{};
     if (clip.norm > 0 || clip.global_norm > 0) {
       std::vector<std::vector<std::string>> names;
       for (const NamedTensors& rank : local_ranks) names.push_back(names_of(rank));
@@ -207,18 +203,23 @@ class MeshUpdater final : public Updater, public Gathers {
   int model_ranks_;
   std::vector<Group> all_;  ///< by local rank: the whole job
   Millis limit_;
-  std::optional<MeshClip> clip_;  // by norm
+  std::optional<std::vector<std::string>> kinds_;  // none: of a torch optimizer
+  std::optional<MeshClip> clip_;                   // by norm
   std::vector<Part> of_model_;
   std::vector<std::pair<size_t, int>> where_;  ///< by local rank
 };
 
 UpdaterState MeshUpdater::state() const {
+  if (!kinds_)
+    throw UsageError(
+        "the state of a torch optimizer is one lump, which cannot be put together from the "
+        "stages and pieces of a mesh; use tutti's own rules (optim::adam() and so on)");
   std::vector<UpdaterState> of_parts;
   for (const Part& part : of_model_) of_parts.push_back(part.updater->state());
   UpdaterState all{of_parts[0].kind, version(), learning_rate()};
   std::vector<WholeModel::Entry> trained = whole_.parameters();
   std::erase_if(trained, [](const auto& entry) { return !entry.trained; });
-  for (const std::string& kind : kinds_of(of_parts[0]))
+  for (const std::string& kind : *kinds_)
     for (auto& [name, tensor] : whole_.gather(trained, [&](int local, const std::string& name) {
            return tensor_named(of_parts[where_[static_cast<size_t>(local)].first],
                                state_tensor_name(kind, name));
@@ -297,8 +298,8 @@ bool fits_any(const optim::Group& group, const std::vector<std::string>& names) 
 std::shared_ptr<Updater> make_mesh_updater(const World& world, const WholeModel& whole,
                                            std::vector<NamedTensors> local_ranks,
                                            const PartUpdaterFactory& make,
-                                           const optim::Clip& clip) {
-  return std::make_shared<MeshUpdater>(world, whole, std::move(local_ranks), make, clip);
+                                           const optim::Recipe* recipe) {
+  return std::make_shared<MeshUpdater>(world, whole, std::move(local_ranks), make, recipe);
 }
 
 optim::Recipe recipe_of_part(const optim::Recipe& recipe, const WholeModel& whole,

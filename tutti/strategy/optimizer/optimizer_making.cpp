@@ -113,7 +113,7 @@ void Optimizer::State::update_by(const optim::Recipe& recipe, const Choice& choi
           const optim::Recipe own = detail::recipe_of_part(recipe, *whole, alike[0]);
           return updater_of(choice.updater, strategy, part, own, std::move(alike), replicated);
         },
-        recipe.clip());
+        &recipe);
   };
   if (choice.updater == UpdaterKind::on_devices) {
     log_sums(world, options.sum_order);

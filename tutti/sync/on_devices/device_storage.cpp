@@ -255,8 +255,9 @@ NamedTensors DeviceUpdater::whole_states() const {
   NamedTensors states;
   for (int k = 0; k < rule_.num_states(); ++k)
     for (size_t i = 0; i < layout_.slots.size(); ++i)
-      states.emplace_back(state_tensor_name(rule_.state_name(k), layout_.slots[i].name),
-                          whole_state(k, i));
+      if (layout_.slots[i].trained)
+        states.emplace_back(state_tensor_name(rule_.state_name(k), layout_.slots[i].name),
+                            whole_state(k, i));
   return states;
 }
 

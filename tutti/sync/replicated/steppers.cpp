@@ -117,9 +117,10 @@ class RuleStepper final : public Stepper {
     NamedTensors states;
     for (int k = 0; k < rule.num_states(); ++k)
       for (size_t i = 0; i < parameters_.size(); ++i)
-        states.emplace_back(
-            state_tensor_name(rule.state_name(k), layout_.slots[i].name),
-            states_[i * static_cast<size_t>(rule.num_states()) + static_cast<size_t>(k)]);
+        if (layout_.slots[i].trained)
+          states.emplace_back(
+              state_tensor_name(rule.state_name(k), layout_.slots[i].name),
+              states_[i * static_cast<size_t>(rule.num_states()) + static_cast<size_t>(k)]);
     return states;
   }
 

@@ -167,7 +167,8 @@ UpdaterState SlicesUpdater::state() const {
     std::vector<at::Tensor> whole;
     for (const ParameterSlot& slot : layout_.slots) {
       whole.push_back(at::full(slot.shape, rule_.state_start(k), scalar_type_of(slot.dtype)));
-      state.tensors.emplace_back(state_tensor_name(rule_.state_name(k), slot.name), whole.back());
+      if (slot.trained)
+        state.tensors.emplace_back(state_tensor_name(rule_.state_name(k), slot.name), whole.back());
     }
     for_each_local(world_, [&](int local) {
       gather_state(lanes_[static_cast<size_t>(local)], k,
@@ -182,10 +183,11 @@ void SlicesUpdater::restore(const UpdaterState& state, const NamedTensors& param
   NamedTensors expected;
   for (int k = 0; k < rule_.num_states(); ++k)
     for (const ParameterSlot& slot : layout_.slots)
-      expected.emplace_back(
-          state_tensor_name(rule_.state_name(k), slot.name),
-          at::empty(slot.shape,
-                    at::TensorOptions().dtype(scalar_type_of(slot.dtype)).device(at::kMeta)));
+      if (slot.trained)
+        expected.emplace_back(
+            state_tensor_name(rule_.state_name(k), slot.name),
+            at::empty(slot.shape,
+                      at::TensorOptions().dtype(scalar_type_of(slot.dtype)).device(at::kMeta)));
   const auto scalars = scalars_of(state, rule_.name(), layout_, parameters, expected);
   const at::NoGradGuard no_grad;
   for (Lane& lane : lanes_) {
@@ -196,12 +198,14 @@ void SlicesUpdater::restore(const UpdaterState& state, const NamedTensors& param
     lane.version = state.version;
     lane.torn = false;
   }
-  for (size_t tensor = 0; tensor < expected.size(); ++tensor) {
-    const size_t parameter = tensor % layout_.slots.size();
-    if (!layout_.slots[parameter].trained) continue;
-    const at::Tensor whole = tensor_named(state, expected[tensor].first).contiguous();
-    for (Lane& lane : lanes_) take_state(lane, tensor / layout_.slots.size(), parameter, whole);
-  }
+  for (int k = 0; k < rule_.num_states(); ++k)
+    for (size_t parameter = 0; parameter < layout_.slots.size(); ++parameter) {
+      const ParameterSlot& slot = layout_.slots[parameter];
+      if (!slot.trained) continue;
+      const at::Tensor whole =
+          tensor_named(state, state_tensor_name(rule_.state_name(k), slot.name)).contiguous();
+      for (Lane& lane : lanes_) take_state(lane, static_cast<size_t>(k), parameter, whole);
+    }
   version_ = state.version;
   learning_rate_ = state.learning_rate;
 }

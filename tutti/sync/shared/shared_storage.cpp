@@ -236,8 +236,9 @@ NamedTensors SharedUpdater::named_states() const {
   NamedTensors states;
   for (int k = 0; k < rule_.num_states(); ++k)
     for (const ParameterSlot& slot : layout_.slots)
-      states.emplace_back(state_tensor_name(rule_.state_name(k), slot.name),
-                          view_memory(state_at(k, slot.offset_bytes), slot, owner_));
+      if (slot.trained)
+        states.emplace_back(state_tensor_name(rule_.state_name(k), slot.name),
+                            view_memory(state_at(k, slot.offset_bytes), slot, owner_));
   return states;
 }
 

@@ -8,6 +8,7 @@
 #include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/strategy/choice/choice.h"
+#include "tutti/strategy/modules/whole_model.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
@@ -79,15 +80,19 @@ void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t nu
                     name_of(labels.dtype), nn::to_string(labels.shape)));
 }
 
-void require_something_to_train(const torch::nn::Module& module) {
-  const NamedTensors parameters = unique_parameters(module);
-  const auto trained = [](const auto& named) { return named.second.requires_grad(); };
-  if (std::ranges::any_of(parameters, trained) || !tables_of(table_layers_of(module)).empty())
-    return;
+void require_something_to_train(const ReplicatedModules& modules) {
+  const torch::nn::Module& module = *modules.module(0);
+  std::vector<bool> trained;
+  if (const WholeModel* const whole = modules.whole())  // a rank's own part may be frozen
+    for (const WholeModel::Entry& entry : whole->parameters()) trained.push_back(entry.trained);
+  else
+    for (const auto& [name, tensor] : unique_parameters(module))
+      trained.push_back(tensor.requires_grad());
+  if (std::ranges::count(trained, true) > 0 || !tables_of(table_layers_of(module)).empty()) return;
   throw UsageError(fmt::format(
       "fit: all {} parameters of the model are frozen (requires_grad is false), so that "
       "nothing would be trained; set_requires_grad(true) those that should be",
-      parameters.size()));
+      trained.size()));
 }
 
 void require_together(const Model::State& model, const FitOptions& options) {
@@ -159,7 +164,7 @@ data::Dataset Model::State::split_off_validation(const data::Dataset& train,
 void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
   check_options(options);
   require_compiled("fit");
-  require_something_to_train(*modules.module(0));
+  require_something_to_train(modules);
   for (int local = 0; local < modules.size(); ++local)
     detail::require_one_device(*modules.module(local));
   check_data("fit", train, true);

@@ -13,10 +13,17 @@ namespace tutti {
 
 namespace {
 
+/// A batch norm that is frozen whole takes no statistics of a batch.
+bool infers(const nn::Node& norm) {
+  return std::ranges::all_of(norm.parameters, [](const nn::Parameter& parameter) {
+    return parameter.frozen || !parameter.trainable;
+  });
+}
+
 const nn::Node* batch_norm_over_one_pixel(const nn::Graph& graph) {
   for (const nn::Node& node : graph.nodes()) {
     const auto* norm = std::get_if<nn::op::BatchNorm2d>(&node.op);
-    const bool of_one_part = norm != nullptr && !norm->synchronized;
+    const bool of_one_part = norm != nullptr && !norm->synchronized && !infers(node);
     if (of_one_part && node.shape[1] == 1 && node.shape[2] == 1) return &node;
   }
   return nullptr;

@@ -19,13 +19,13 @@ namespace tutti::detail {
 using PartUpdaterFactory =
     std::function<std::shared_ptr<Updater>(const World& world, std::vector<NamedTensors> ranks)>;
 
-/// `local_ranks`: parameters of this worker's ranks. `clip`: norms, of the whole model; what `make`
-/// makes does not clip them. Collective over the world. UsageError for a
-/// rank without parameters.
+/// `local_ranks`: parameters of this worker's ranks. `recipe`: clips norms, of the whole model;
+/// what `make` makes does not clip them. null: a torch optimizer's, whose state() is a UsageError.
+/// Collective over the world. UsageError for a rank without parameters.
 std::shared_ptr<Updater> make_mesh_updater(const World& world, const WholeModel& whole,
                                            std::vector<NamedTensors> local_ranks,
                                            const PartUpdaterFactory& make,
-                                           const optim::Clip& clip = {});
+                                           const optim::Recipe* recipe = nullptr);
 
 /// The recipe for a part of the model: without clipping by norm, and without the groups that fit no
 /// parameter of it. UsageError for a group that fits none of the whole model, and for a rule that
