@@ -238,6 +238,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--step-graph", {}, {"--step-graph"}, "--step-graph under multi_worker"},
       {"--take", {"--take", "48"}, {"--take", "32"}},
       {"--from", {}, {"--from", in("table.json")}},
+      {"--freeze", {}, {"--freeze", "linear_1"}},
       {"--class-weight", {}, {"--class-weight", "x=2"}},
       {"--metrics", {}, {"--metrics", "f1"}},
       {"--validation-freq", {}, {"--validation-freq", "2"}},

@@ -1,7 +1,11 @@
 // What `fit` and `compile` can do, asked for by flags of `tutti train`.
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <sstream>
+
+#include "tutti/base/array.h"
+#include "tutti/data/safetensors.h"
 
 #include "tests/jobs/program.h"
 
@@ -140,6 +144,28 @@ TEST(TrainFlags, FromTrainsTheSameUnderAllStrategies) {
     shas.insert(sha_with(words_of("--replicas 2 --strategy " + words)));
   EXPECT_EQ(shas.size(), 1u);
   EXPECT_FALSE(shas.contains(sha_with(words_of("--replicas 2 --strategy mirrored"))));
+}
+
+TEST(TrainFlags, FreezeKeepsWhatItNamesUnderAllStrategies) {
+  const TempFolder folder;
+  const std::string first = folder / "first";
+  sha_with({"--out", first});
+  std::set<std::string> shas;
+  for (const std::string kind :
+       {"one_device", "mirrored", "multi_worker", "central_storage", "parameter_server"})
+    shas.insert(sha_with({"--replicas", "2", "--strategy", kind, "--from", first, "--freeze",
+                          "linear_1", "--out", folder / kind}));
+  EXPECT_EQ(shas.size(), 1u);
+  const auto weights_in = [&](const std::string& name) {
+    return data::read_safetensors(folder / name / "model.safetensors");
+  };
+  const auto before = weights_in("first"), after = weights_in("parameter_server");
+  for (const std::string name : {"linear_1.weight", "linear_1.bias", "linear_2.weight"}) {
+    const Array &old = *before.find(name), &now = *after.find(name);
+    const bool same =
+        std::memcmp(old.data(), now.data(), static_cast<size_t>(old.num_bytes())) == 0;
+    EXPECT_EQ(same, name.starts_with("linear_1")) << name;
+  }
 }
 
 TEST(TrainFlags, HelpGroupsThem) {

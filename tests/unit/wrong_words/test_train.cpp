@@ -123,6 +123,13 @@ TEST(WrongTrain, Checkpoints) {
                          {"--snapshots", "--restore"}}});
 }
 
+TEST(WrongTrain, WhatIsFrozen) {
+  expect_refused(kMlp, {{"--freeze linear_1,linear_3",
+                         {"--freeze: no parameter", "\"linear_3\"", "did you mean \"linear_1\"?"}},
+                        {"--freeze linear_1,", {"--freeze: no parameter to freeze fits \"\""}},
+                        {"--freeze *", {"--freeze *: is all of mlp"}}});
+}
+
 TEST(WrongTrain, WeightsToBeginWith) {
   const TempFolder folder;
   const std::string file = folder / "w.safetensors";

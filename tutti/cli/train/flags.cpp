@@ -60,6 +60,10 @@ Flags training_flags() {
        "Begin with weights that are there, all of them: a safetensors file, a checkpoint, a "
        "snapshot of servers, or the folder that --out was given (default: drawn by --seed)",
        some_name()},
+      {"", "--freeze", "PATTERN,...", &T::freeze,
+       "Parameters that stay as they are, by name (*.bias), or layer or group of layers (layer1, "
+       "conv2d_*); a batch norm among them infers",
+       some_name()},
       {"FitOptions::class_weight", "--class-weight", "CLASS=WEIGHT,...", &T::class_weight,
        "What samples of these classes count, by name; others count 1", some_name()},
       {"CompileOptions::metrics", "--metrics", "NAME,...", &T::metrics,

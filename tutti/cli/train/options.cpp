@@ -389,6 +389,17 @@ std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
   });
 }
 
+nn::Graph frozen_by(const TrainFlags& flags, const nn::Graph& graph) {
+  if (flags.freeze.empty()) return graph;
+  std::vector<std::string> patterns;
+  for (const std::string_view pattern : parts_of(flags.freeze, ',')) patterns.emplace_back(pattern);
+  nn::Graph frozen = said_of("--freeze", [&] { return nn::with_frozen(graph, patterns); });
+  if (frozen.num_frozen() == frozen.num_parameters())
+    throw UsageError(fmt::format("--freeze {}: is all of {}, so that nothing would be trained",
+                                 flags.freeze, flags.job.model));
+  return frozen;
+}
+
 CheckpointOptions checkpoint_options(const TrainFlags& flags) {
   if (!keeps_checkpoints(flags)) return {};
   if (flags.keep_best > 0) said_of("--best-by", [&] { require_quantity(flags, flags.best_by); });

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/nn/graph.h"
 #include "tutti/optim/loss_scale.h"
 #include "tutti/strategy/choice/options.h"
 #include "tutti/train/callbacks/callbacks.h"
@@ -40,6 +41,9 @@ std::optional<LargeBatch> large_batch_from(const TrainFlags& flags);
 /// By label, of --class-weight; `classes` are the names by label.
 std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
                                             const std::vector<std::string>& classes);
+
+/// `graph` with the parameters of --freeze frozen.
+nn::Graph frozen_by(const TrainFlags& flags, const nn::Graph& graph);
 
 CheckpointOptions checkpoint_options(const TrainFlags& flags);
 

@@ -208,7 +208,7 @@ Plan make_plan(TrainFlags& flags) {
   if (data.spec.of_text()) data.spec.gpt = gpt_options(flags.gpt, data.spec);
   const auto all = taken(flags, data.train);
   const auto test = data.validation.batch(kTestBatch);
-  nn::Graph graph = model_for_spec(flags.job.model, data.spec);
+  nn::Graph graph = frozen_by(flags, model_for_spec(flags.job.model, data.spec));
   check_groups(flags.job, graph);
   fit_default_batch(flags.job, all.num_samples(), data.sentences);
   check_from(flags, data.spec);
@@ -261,6 +261,9 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
     say("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
         flags.pipeline, flags.microbatches);
   if (!flags.from.empty()) say_line("begins with the weights of {}", flags.from);
+  if (!flags.freeze.empty())
+    say_line("frozen: {} of the parameters",
+             with_commas(static_cast<double>(plan.graph.num_frozen())));
   if (flags.accumulate > 1)
     say("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
