@@ -6,8 +6,9 @@ heading, says how it is run and what it prints:
     $ tutti run -n 4 ./hello        a command; ./NAME is the program above, `#` starts what it prints
     10 10 10 10                     or the lines below say it; `...` stands for any text
 
-Without such a block the program is run without arguments and must exit 0; "```cpp compile-only" asks
-for compiling alone.
+In a block marked "console figures" any number stands for any number, as speeds and losses are. Without
+a console block the program is run without arguments and must exit 0; "```cpp compile-only" asks for
+compiling alone.
 
 "```console run" is a session: its commands run as printed, in order, in a folder that all sessions of
 the page share; ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
@@ -59,6 +60,7 @@ class Command:
     line: int
     text: str
     expected: str = None
+    figures: bool = False  # any number stands for any number
 
 
 @dataclasses.dataclass
@@ -98,7 +100,8 @@ def commands(block):
     for number, line in enumerate(block.body.splitlines(), block.line + 1):
         if line.startswith("$ "):
             text, mark, says = line[2:].partition(" # ")
-            result.append(Command(number, text.strip(), says.strip() if mark else None))
+            says = says.strip() if mark else None
+            result.append(Command(number, text.strip(), says, "figures" in block.options))
         elif result and result[-1].text.endswith("\\"):
             result[-1].text = f"{result[-1].text[:-1].rstrip()} {line.strip()}"
         elif result and line.strip():
@@ -185,10 +188,13 @@ def extract(tree):
     return text
 
 
-def matches(expected, output):
-    """Equal but for white space at line ends and around; `...` stands for any text."""
+def matches(expected, output, figures=False):
+    """Equal but for white space at line ends and around, and with `figures` for the values of numbers;
+    `...` stands for any text."""
     tidy = lambda text: "\n".join(line.rstrip() for line in text.strip().splitlines())
     pattern = ".*?".join(re.escape(part) for part in tidy(expected).split("..."))
+    if figures:
+        pattern = re.sub(r"\d(?:[\d,]|\\\.)*", lambda _: r"\d[\d,.]*", pattern)
     return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
 
 
@@ -257,7 +263,7 @@ class Running:
         code, out, err = self.end()  # and what it left running
         if code != 0:
             return f"`{text}` ended with {code}\n{out}{err}"
-        if expected is not None and not matches(expected, out):
+        if expected is not None and not matches(expected, out, self.command.figures):
             return f"`{text}`\n  the page says: {expected.strip()}\n  it printed:    {out.strip()}"
         return None
 

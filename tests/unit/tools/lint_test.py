@@ -332,6 +332,16 @@ int main() {}
         self.assertFalse(documents.matches("a c", "a b c"))
         self.assertFalse(documents.matches("", "a"))
 
+    def test_figures_stand_for_any_figures(self):
+        says = "epoch 1/3  loss 1.25  2,118 images/s\n"
+        self.assertTrue(documents.matches(says, "epoch 1/3  loss 0.8  12,340 images/s", figures=True))
+        self.assertFalse(documents.matches(says, "epoch 1/3  loss nan  12,340 images/s", figures=True))
+        self.assertFalse(documents.matches(says, "epoch 1/3  12,340 images/s", figures=True))
+        self.assertFalse(documents.matches(says, "epoch 1/3  loss 0.8  12,340 images/s"))
+        page = self.PAGE.replace("```console", "```console figures")
+        first = documents.programs(self.tree(README_md=page))[0]
+        self.assertEqual([c.figures for c in first.commands], [True, True])
+
     def test_pages_missing_in_the_index(self):
         tree = self.tree(docs__README_md="[a](design/a.md)\n", docs__design__a_md="", docs__design__b_md="")
         self.assertEqual([f.split(":")[0] for f in documents.check_index(tree)], ["docs/design/b.md"])
