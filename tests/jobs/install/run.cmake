@@ -82,7 +82,7 @@ step("${CMAKE_COMMAND}" -S "${prefix}/share/doc/tutti/examples" -B "${WORK}/exam
 
 # ---- pkg-config ----
 if(NOT readme MATCHES "\n```cpp\n([^`]*`tutti run`[^`]*)```")
-  message(FATAL_ERROR "README.md shows no first program")
+  message(FATAL_ERROR "README.md shows no program for `tutti run`")
 endif()
 file(WRITE "${WORK}/project/readme.cpp" "${CMAKE_MATCH_1}")
 set(ENV{PKG_CONFIG_PATH} "${prefix}/lib/pkgconfig:${prefix}/lib64/pkgconfig")
