@@ -134,7 +134,9 @@ TEST(WrongData, CannotBeWrittenByATextModel) {
   const std::string rhyme = rhyme_in(folder), run = folder / "run";
   expect_trained(kGpt + Words{"--data", rhyme, "--context", "12", "--heads", "2", "--threads", "1",
                               "--max-steps", "2", "--out", run});
-  put_bytes(folder / "other.txt", std::string(400, 'x') + "yz");
+  std::string other(400, 'x');
+  other += "yz";
+  put_bytes(folder / "other.txt", other);
   expect_refused(kGpt + Words{"--context", "12", "--from", run},
                  {{{"--data", rhyme, "--heads", "4"}, {"--heads 2, here it is --heads 4"}},
                   {{"--data", folder / "other.txt", "--heads", "2"},

@@ -108,6 +108,9 @@ void check_placement(const JobFlags& flags, const nn::Graph& graph);
 
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);
+/// Where fewer samples are there than the batch that nobody has asked for: they are one batch,
+/// which the answer says; "" elsewhere.
+std::string fit_default_batch(JobFlags& flags, const data::Dataset& train);
 
 /// Before workers start: UsageError when --shares leaves a replica nothing of a batch.
 void check_given_shares(const JobFlags& flags);

@@ -75,6 +75,16 @@ void check_placement(const JobFlags& flags, const nn::Graph& graph) {
   }
 }
 
+std::string fit_default_batch(JobFlags& flags, const data::Dataset& train) {
+  const bool typed = std::ranges::any_of(
+      flags.typed, [](const std::string& flag) { return flag.starts_with("--batch-size "); });
+  if (typed || flags.global_batch <= train.num_samples()) return "";
+  flags.global_batch = std::max<int64_t>(train.num_samples(), num_replicas_of(flags));
+  return fmt::format(
+      "global batch: all {} samples, which are fewer than the usual {} (--batch-size says another)",
+      train.num_samples(), JobFlags{}.global_batch);
+}
+
 void check_batch(const JobFlags& flags, const data::Dataset& train) {
   if (flags.global_batch > train.num_samples())
     throw UsageError(

@@ -181,18 +181,6 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
           .loader = loader_options(flags.loader)};
 }
 
-// A table may have fewer rows than the batch that nobody has asked for.
-void fit_default_batch(JobFlags& job, int64_t samples, std::vector<std::string>& sentences) {
-  const bool typed = std::ranges::any_of(
-      job.typed, [](const std::string& flag) { return flag.starts_with("--batch-size "); });
-  if (typed || job.global_batch <= samples) return;
-  job.global_batch = std::max<int64_t>(samples, num_replicas_of(job));
-  sentences.push_back(
-      fmt::format("global batch: all {} samples, which are fewer than the usual {} "
-                  "(--batch-size says another)",
-                  samples, JobFlags{}.global_batch));
-}
-
 Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
@@ -210,7 +198,8 @@ Plan make_plan(TrainFlags& flags) {
   const auto test = data.validation.batch(kTestBatch);
   nn::Graph graph = frozen_by(flags, model_for_spec(flags.job.model, data.spec));
   check_groups(flags.job, graph);
-  fit_default_batch(flags.job, all.num_samples(), data.sentences);
+  if (std::string words = fit_default_batch(flags.job, all); !words.empty())
+    data.sentences.push_back(std::move(words));
   check_from(flags, data.spec);
   check_batch(flags.job, all);
   check_given_shares(flags.job);
