@@ -114,7 +114,7 @@ LayerState drawn(const Op& op, size_t place) {
 }  // namespace
 
 LayerState draw_state(const Graph& graph, size_t place) {
-  const Node& node = graph.nodes()[place];
+  const nn::Node& node = graph.nodes()[place];
   LayerState state = drawn(node.op, place);
   for (const Parameter& parameter : node.parameters) {
     if (!parameter.frozen) continue;
