@@ -16,11 +16,7 @@ int main(int argc, char** argv) {
   // kinds and words of the columns, and means and deviations of the other four: what reads another
   // file alike.
   const auto [spec, train, held_out] =
-      data::csv_halves(file,
-                       {.target = target,
-                        .missing_numbers = data::MissingNumbers::mean,
-                        .standardise = true,
-                        .standardise_target = true},
+      data::csv_halves(file, {.target = target, .standardise = true, .standardise_target = true},
                        {.share = 0.2, .seed = 1});
 
   const int64_t width = spec.width();

@@ -58,7 +58,11 @@ void read_table(std::string_view bytes, data::CsvOptions options) {
 void csv_file(std::string_view bytes) {
   set_log_level(LogLevel::error);  // what is filled and dropped is said aloud
   const data::CsvOptions ways[] = {
-      {.missing_numbers = data::MissingNumbers::mean, .standardise = true},
+      {},
+      {.delimiter = ',',
+       .header = true,
+       .missing_numbers = data::MissingNumbers::mean,
+       .standardise = true},
       {.delimiter = ' ',
        .header = false,
        .comment = '#',

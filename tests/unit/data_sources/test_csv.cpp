@@ -3,6 +3,9 @@
 #include <filesystem>
 #include <string>
 
+#include "tutti/data/sources/csv_columns.h"
+#include "tutti/data/sources/recognise.h"
+
 #include "tests/support/expect.h"
 #include "tests/unit/data_sources/csv_test.h"
 #include "tests/unit/data_sources/rows.h"
@@ -89,6 +92,53 @@ TEST_F(Csv, ReadsTheSameFromEveryWayOfWriting) {
   }
 }
 
+// What recognise() tells `tutti train` of a path: one guess, whatever reads it.
+TEST_F(Csv, AFileIsReadAsItLooks) {
+  struct Look {
+    std::string bytes;
+    char delimiter;
+    bool header;
+  };
+  const Look looks[] = {
+      {"a,b,w\n1,2,x\n3,4,y\n", ',', true}, {"1,2,x\n3,4,y\n", ',', false},
+      {"a;b;w\n1;2;x\n3;4;y\n", ';', true}, {"1\t2\tx\n3\t4\ty\n", '\t', false},
+      {"a|b|w\n1|2|x\n3|4|y\n", '|', true}, {"1 2  x\n3 4  y\n", ' ', false},
+  };
+  for (const char* name : {"t.csv", "t.data"})
+    for (const Look& look : looks) {
+      SCOPED_TRACE(look.bytes);
+      const fs::path path = put(look.bytes, name);
+      const TableSpec spec = table_spec(path);
+      EXPECT_EQ(spec.delimiter, look.delimiter);
+      EXPECT_EQ(spec.header, look.header);
+      EXPECT_EQ(recognise(path).delimiter, look.delimiter);
+      EXPECT_EQ(recognise(path).header, look.header);
+      EXPECT_THAT(values_of<float>(csv(path), 0), ElementsAre(1, 2, 1, 0, 3, 4, 0, 1));
+      EXPECT_EQ(csv_halves(path, {}, {.share = 0.5}).spec.names, spec.names);
+      EXPECT_EQ(csv_columns(path).num_samples(), 2);
+      EXPECT_THAT(verify_csv(path), ElementsAre());
+    }
+  const TableSpec commented = table_spec(put("# one; two; three\n1;x\n2;y\n"), {.comment = '#'});
+  EXPECT_EQ(commented.delimiter, ';');
+  EXPECT_FALSE(commented.header);
+}
+
+TEST_F(Csv, WhatIsToldIsFollowedWhateverItLooksLike) {
+  const auto spec_of = [&](const std::string& bytes, const CsvOptions& options) {
+    return table_spec(put(bytes), options);
+  };
+  EXPECT_THAT(spec_of("a;b\n1;2\n3;4\n", {.delimiter = ','}).names, ElementsAre("a;b"));
+  EXPECT_THAT(spec_of("1,2\n3,4\n", {.header = true}).names, ElementsAre("1", "2"));
+  const TableSpec row = spec_of("p,q\nr,s\n", {.header = false});
+  EXPECT_THAT(row.features[0].vocabulary, ElementsAre("p", "r"));
+  EXPECT_THAT(spec_of("p,q\nr,s\n", {}).features[0].vocabulary, ElementsAre("r"));
+  EXPECT_EQ(csv_columns(folder_ / "t.csv", {.header = false}).num_samples(), 2);
+  EXPECT_THAT(spec_of("1,2\n3,4\n", {.names = {"a", "b"}}).names, ElementsAre("a", "b"));
+  EXPECT_THAT(misuse("a,b\n1,2\n", {.names = {"a", "b"}}), HasSubstr("header = false"));
+  EXPECT_THAT(misuse("1,2\n3,4\n", {.target = "price"}),
+              AllOf(HasSubstr("unknown column \"price\""), HasSubstr("--header yes")));
+}
+
 TEST_F(Csv, QuotesHoldDelimitersAndLines) {
   const TableSpec spec =
       table_spec(put("a,b\n\"x,\ny\",1\n\"\",2\n5\" pipe,3\n"), {.columns = {"a"}, .missing = {}});
@@ -128,7 +178,7 @@ TEST_F(Csv, MeansAreThoseOfALongSum) {
 
 TEST_F(Csv, MissingNumbers) {
   const std::string bytes = "a,b,c\n1,2,u\n?,4,v\n5,,w\n7,6,?\n";
-  EXPECT_THAT(refusal(bytes),
+  EXPECT_THAT(refusal(bytes, {.missing_numbers = MissingNumbers::error}),
               AllOf(HasSubstr("t.csv, line 3, column \"a\""), HasSubstr("missing")));
   const CsvOptions numbers{.columns = {"a", "b"}};
   const auto with = [&](MissingNumbers policy) {
@@ -141,6 +191,7 @@ TEST_F(Csv, MissingNumbers) {
   };
   const float mean_a = 13.f / 3;
   EXPECT_EQ(with(MissingNumbers::mean).first, (std::vector<float>{1, 2, mean_a, 4, 5, 4, 7, 6}));
+  EXPECT_EQ(values_of<float>(open(bytes, numbers), 0), with(MissingNumbers::mean).first);
   EXPECT_EQ(with(MissingNumbers::value).first, (std::vector<float>{1, 2, -9, 4, 5, -9, 7, 6}));
   EXPECT_EQ(with(MissingNumbers::drop).first, (std::vector<float>{1, 2, 7, 6}));
   EXPECT_EQ(with(MissingNumbers::drop).second, "");  // said once
@@ -277,7 +328,7 @@ TEST_F(Csv, ADecimalCommaIsReadWhereItIsTold) {
   EXPECT_EQ(spec.decimal, ',');
   EXPECT_THAT(values_of<float>(csv(folder_ / "t.csv", spec), 1), ElementsAre(14285.71f, 13857.14f));
   // Quotes let it stand beside the delimiter; a point is no number then.
-  EXPECT_THAT(values_of<float>(open("a,b\n\"1,5\",2\n", {.decimal = ','}), 0),
+  EXPECT_THAT(values_of<float>(open("a,b\n\"1,5\",2\n", {.delimiter = ',', .decimal = ','}), 0),
               ElementsAre(1.5f, 2));
   EXPECT_THAT(refusal("a\n1,5\n2,5\n1.5\n", {.delimiter = ';', .decimal = ','}),
               HasSubstr("line 4, column \"a\": got \"1.5\", expected a number"));

@@ -199,7 +199,7 @@ TEST(TableSpec, ReadsWhatEarlierVersionsWroteAndWritesNoNull) {
 TEST(RealTables, Adult) {
   const fs::path path = test::shared_data() / "adult/adult.data";
   if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
-  const Dataset data = csv(path, {.target = "column14", .header = false});
+  const Dataset data = csv(path, {.target = "column14"});
   EXPECT_EQ(data.num_samples(), 32'561);
   EXPECT_THAT(data.classes(), ElementsAre("<=50K", ">50K"));
   EXPECT_EQ(data.columns()[0].to_string(), "x float32 [108]");  // 6 numbers, 102 words
@@ -226,7 +226,7 @@ TEST(RealTables, AutoMpg) {
 TEST(RealTables, CaliforniaHousing) {
   const fs::path path = test::shared_data() / "california-housing/housing_every4th.csv";
   if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
-  CsvOptions options{.target = "median_house_value"};
+  CsvOptions options{.target = "median_house_value", .missing_numbers = MissingNumbers::error};
   EXPECT_THAT(message_of<DataError>([&] { csv(path, options); }),
               AllOf(HasSubstr("column \"total_bedrooms\""), HasSubstr("as 48 of this column are")));
   options.missing_numbers = MissingNumbers::mean;

@@ -80,12 +80,9 @@ Input named(data::Dataset samples) {
   return input;
 }
 
-data::CsvColumnsOptions columns_options(const TableFlags& flags, const data::Recognised& found) {
-  const data::CsvOptions table = csv_options(flags, found);
-  return {.delimiter = table.delimiter,
-          .decimal = table.decimal,
-          .header = table.header,
-          .missing = table.missing};
+data::CsvColumnsOptions columns_options(const TableFlags& flags) {
+  const data::CsvOptions table = csv_options(flags);
+  return {.decimal = table.decimal, .header = table.header, .missing = table.missing};
 }
 
 Input open_input(const std::string& path, const data::Recognised& found, const TableFlags& flags) {
@@ -97,7 +94,7 @@ Input open_input(const std::string& path, const data::Recognised& found, const T
     }
     case DataKind::quickdraw: return named(data::quickdraw(path, {.split = "all"}));
     case DataKind::idx: return named(data::idx(path));
-    case DataKind::csv: return named(data::csv_columns(path, columns_options(flags, found)));
+    case DataKind::csv: return named(data::csv_columns(path, columns_options(flags)));
     case DataKind::jsonl: return named(data::jsonl(path));
     case DataKind::webdataset:
     case DataKind::tfrecord:

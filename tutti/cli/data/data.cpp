@@ -119,7 +119,7 @@ std::vector<std::string> damages_in(const data::Dataset& samples) {
 
 void read_samples(const std::string& path, const data::Recognised& found, const TableFlags& flags,
                   Verdict& verdict) {
-  data::CsvOptions table = csv_options(flags, found);
+  data::CsvOptions table = csv_options(flags);
   table.one_hot = false;
   if (found.kind == DataKind::csv) {
     verdict.damages = data::verify_csv(path, table);

@@ -134,7 +134,7 @@ Opened open_idx(const std::string& path, bool whole) {
 
 Opened open_table(const std::string& path, const DataFlags& flags, Recognised& found,
                   double held_out, DataSpec& spec) {
-  data::CsvOptions options = csv_options(flags.table, found);
+  data::CsvOptions options = csv_options(flags.table);
   options.without = flags.without;
   options.standardise = options.standardise_target = true;
   if (flags.target.empty()) {

@@ -53,12 +53,10 @@ void require_table(const std::string& path, const TableFlags& flags,
   if (!flags.missing.empty()) refuse("--missing " + flags.missing[0]);
 }
 
-data::CsvOptions csv_options(const TableFlags& flags, const data::Recognised& found) {
+data::CsvOptions csv_options(const TableFlags& flags) {
   data::CsvOptions options{.categorical = flags.categorical,
-                           .delimiter = found.delimiter,
                            .decimal = flags.decimal_point(),
-                           .header = found.header,
-                           .missing_numbers = data::MissingNumbers::mean};
+                           .header = flags.has_header()};
   std::ranges::copy(flags.missing, std::back_inserter(options.missing));
   return options;
 }

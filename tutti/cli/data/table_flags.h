@@ -35,8 +35,8 @@ data::Recognised recognise(const std::string& path, const TableFlags& flags);
 /// Throws UsageError where a flag of tables was typed and `found` is none.
 void require_table(const std::string& path, const TableFlags& flags, const data::Recognised& found);
 
-/// How to read a table that was found: written as the flags say, gaps among numbers filled.
-data::CsvOptions csv_options(const TableFlags& flags, const data::Recognised& found);
+/// How to read a table: as the flags say; what they leave open is as it looks.
+data::CsvOptions csv_options(const TableFlags& flags);
 
 /// Each column with its kind: "numbers rooms, area; words view (2); target price, a number". Of
 /// many columns of a kind the first.

@@ -1,7 +1,10 @@
 /// Tables as text: comma-separated values and their kin.
 ///
-///   auto train = csv("housing.csv", {.target = "median_house_value", .standardise = true});
+///   auto [spec, train, held_out] = csv_halves("housing.csv", {.target = "median_house_value"});
 ///
+/// What delimits the fields of a file, and whether its first line names them, is told by its first
+/// 64 KiB, as recognise() does and `tutti train`; missing numbers are taken as the mean. An option
+/// that is set is followed instead.
 /// docs/formats/csv.md says what is read how.
 #pragma once
 
@@ -19,7 +22,7 @@ namespace tutti::data {
 
 enum class MissingNumbers {
   error,  ///< the first one ends it, with its line and column
-  mean,   ///< of the column, without what is missing
+  mean,   ///< of the column, without what is missing; logged once
   drop,   ///< leaves out the row; also where a word or the target is missing
   value   ///< CsvOptions::fill
 };
@@ -32,14 +35,14 @@ struct CsvOptions {
   /// class then. Others are recognised: numbers where at least half of the values are.
   std::vector<std::string> categorical = {};
 
-  char delimiter = ',';                 ///< ' ': runs of blanks and tabs
+  std::optional<char> delimiter = {};   ///< ' ': runs of blanks and tabs; unset: as it looks
   char decimal = '.';                   ///< of numbers; ',': "14285,71"
-  bool header = true;                   ///< the first line names the fields
+  std::optional<bool> header = {};      ///< the first line names the fields; unset: as it looks
   std::vector<std::string> names = {};  ///< without header; empty: column0, column1, ...
-  std::vector<std::string> missing = usual_missing();      ///< how a missing value is written
-  char comment = '\0';                                     ///< '#': such lines are left out
-  MissingNumbers missing_numbers = MissingNumbers::error;  ///< of features
-  double fill = 0;                                         ///< for MissingNumbers::value
+  std::vector<std::string> missing = usual_missing();     ///< how a missing value is written
+  char comment = '\0';                                    ///< '#': such lines are left out
+  MissingNumbers missing_numbers = MissingNumbers::mean;  ///< of features
+  double fill = 0;                                        ///< for MissingNumbers::value
 
   bool one_hot = true;              ///< else an int64 [] column a category, for embeddings
   bool standardise = false;         ///< features that are numbers: mean 0, deviation 1

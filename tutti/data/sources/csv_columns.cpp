@@ -14,6 +14,7 @@
 #include "tutti/base/typed.h"
 #include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/number_words.h"
+#include "tutti/data/sources/detail/recognise_table.h"
 
 namespace tutti::data {
 namespace {
@@ -115,6 +116,8 @@ class CsvColumnsSource final : public SampleSource {
   CsvColumnsSource(const std::filesystem::path& path, const CsvColumnsOptions& options)
       : options_(options), where_(path.string()), info_(options.files->info(path)) {
     const Array bytes = options.files->read(path);
+    written_ = detail::how_written(text_of(bytes), where_, options.delimiter,
+                                   {.header = options.header, .decimal = options.decimal});
     for_each_row(text_of(bytes), [&](Field& field, std::string_view text, bool missing,
                                      int64_t line) { field.look_at(text, missing, line); });
     if (lines_.empty()) throw DataError(fmt::format("{}: there is no row", where_));
@@ -145,11 +148,11 @@ class CsvColumnsSource final : public SampleSource {
   // Calls visit(field, its text, whether it is missing, line) row by row; lines go to lines_.
   template <class Visit>
   void for_each_row(std::string_view text, Visit visit) {
-    detail::CsvRecords records(text, {.delimiter = options_.delimiter}, where_);
+    detail::CsvRecords records(text, {.delimiter = written_.delimiter}, where_);
     for (bool first = true; records.next(); first = false) {
       const auto fields = records.fields();
       if (first && fields_.empty()) name_fields(fields);
-      if (first && options_.header) continue;
+      if (first && written_.header) continue;
       if (fields.size() != fields_.size())
         throw DataError(fmt::format("{}: got {} fields, expected {}", records.place(),
                                     fields.size(), fields_.size()));
@@ -166,7 +169,7 @@ class CsvColumnsSource final : public SampleSource {
     for (size_t f = 0; f < first.size(); ++f) {
       Field field;
       field.decimal = options_.decimal;
-      field.name = options_.header ? std::string(first[f]) : fmt::format("column{}", f);
+      field.name = written_.header ? std::string(first[f]) : fmt::format("column{}", f);
       if (field.name.empty() || !seen.insert(field.name).second)
         throw DataError(
             fmt::format("{}: the first line names field {} \"{}\", expected a name of "
@@ -177,6 +180,7 @@ class CsvColumnsSource final : public SampleSource {
   }
 
   CsvColumnsOptions options_;
+  detail::Written written_;
   std::string where_;
   FileInfo info_;
   std::vector<Field> fields_;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,10 @@
 namespace tutti::data {
 
 struct CsvColumnsOptions {
-  char delimiter = ',';  ///< ' ': runs of blanks and tabs
-  char decimal = '.';    ///< of numbers; ',': "14285,71"
-  bool header = true;    ///< the first line names the fields; else column0, column1, ...
+  std::optional<char> delimiter = {};  ///< ' ': runs of blanks and tabs; unset: as it looks
+  char decimal = '.';                  ///< of numbers; ',': "14285,71"
+  /// The first line names the fields; else column0, column1, ... Unset: as it looks.
+  std::optional<bool> header = {};
   std::vector<std::string> missing = usual_missing();  ///< how a missing number is written
   FilesHandle files = local_files();
 };

@@ -21,7 +21,7 @@ class Verifier {
       : text_(text),
         where_(std::move(where)),
         options_(options),
-        spec_(detail::written_as(options)) {}
+        spec_(detail::written_as(text, where_, options)) {}
 
   std::vector<std::string> findings() {
     std::vector<Counts> columns;

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLookBytes = 64 << 10;
+using detail::kLookBytes;
 // So many folders, and files of each, are looked into for photos: enough to know, and soon done.
 constexpr size_t kLookFolders = 5;
 constexpr size_t kLookPhotos = 100;
@@ -185,12 +185,6 @@ Recognised unknown(std::string_view seen) {
                                   seen)};
 }
 
-// Without its last line, which may be cut off where more follows.
-std::string_view whole_lines(std::string_view text, bool whole) {
-  const size_t end = text.rfind('\n');
-  return whole || end == std::string_view::npos ? text : text.substr(0, end + 1);
-}
-
 // Records in one file; nothing where it holds something else.
 std::optional<Recognised> recognise_records(const FileInfo& info, std::string_view look,
                                             std::string_view packing) {
@@ -242,12 +236,8 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   if (looks_like_jsonl(look, whole))
     return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
   if (detail::has_ending(name, kJson)) return unknown("JSON that is no object a line");
-  static const std::vector<std::string> kTables = {".csv", ".tsv"}, kTabs = {".tsv"};
-  const bool called_table = detail::has_ending(name, kTables);
-  const std::string_view lines = whole_lines(look, whole);
-  if (const auto table = detail::recognise_table(lines, called_table, told)) return *table;
-  if (called_table)
-    return detail::called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', told);
+  if (const auto table = detail::recognise_table(detail::whole_lines(look, whole), name, told))
+    return *table;
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }
 

@@ -1,8 +1,7 @@
 /// What lies at a path, told by content and names: for programs that are given nothing but a path.
 ///
 ///   const Recognised found = recognise("housing.csv");
-///   if (found.kind == DataKind::csv)
-///     csv("housing.csv", {.delimiter = found.delimiter, .header = found.header});
+///   if (found.kind == DataKind::csv) csv("housing.csv");  // which looks at it in the same way
 #pragma once
 
 #include <filesystem>

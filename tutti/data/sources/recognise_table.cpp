@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/typed.h"
 #include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/number_words.h"
+#include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/table_spec.h"
 
 namespace tutti::data::detail {
@@ -140,11 +142,11 @@ struct Front {
   }
 };
 
-Front front_of(std::string_view text, char delimiter) {
+Front front_of(std::string_view text, CsvFormat format) {
   Front front;
   size_t seen = 0;
   try {
-    CsvRecords records(text, {.delimiter = delimiter}, "table");
+    CsvRecords records(text, format, "table");
     for (; records.next(); ++seen) {
       const auto fields = records.fields();
       const bool same = front.rows.empty() || fields.size() == front.rows[0].size();
@@ -161,8 +163,9 @@ Front front_of(std::string_view text, char delimiter) {
 
 // The table that `text` is when that character delimits: two rows or more of as many fields, two
 // or more; of what is called one, most rows, so that the others are found damaged when it is read.
-std::optional<Table> table_in(std::string_view text, char delimiter, bool is_called_one) {
-  const Front front = front_of(text, delimiter);
+std::optional<Table> table_in(std::string_view text, CsvFormat format, bool is_called_one) {
+  const char delimiter = format.delimiter;
+  const Front front = front_of(text, format);
   const Rows& rows = front.rows;
   if (front.damaged && !is_called_one) return std::nullopt;
   if (rows.size() < 2 || rows[0].size() < 2) return std::nullopt;
@@ -193,18 +196,16 @@ Recognised table_of(const Table& table, char delimiter) {
       .header = table.header};
 }
 
-}  // namespace
-
 // Commas begin fractions where all that stands between semicolons is numbers then ("7,4;0,7").
-std::optional<Recognised> recognise_table(std::string_view text, bool is_called_one,
-                                          const ToldOfTable& told) {
+std::optional<Recognised> table_by_content(std::string_view lines, bool is_called_one,
+                                           const ToldOfTable& told) {
   std::optional<Recognised> found;
   size_t most = 0;
   for (const auto& [delimiter, words] : kDelimiters) {
     // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
     if (most > 2 && delimiter == ' ') break;
-    if (delimiter == told.decimal) continue;
-    auto table = table_in(text, delimiter, is_called_one);
+    if (delimiter == told.decimal || delimiter == told.comment) continue;
+    auto table = table_in(lines, {.delimiter = delimiter, .comment = told.comment}, is_called_one);
     if (!table || (table->fields <= most && !table->decimal_commas)) continue;
     most = table->fields;
     table->header = told.header.value_or(table->header);
@@ -213,20 +214,55 @@ std::optional<Recognised> recognise_table(std::string_view text, bool is_called_
   return found;
 }
 
-Recognised called_table(std::string_view text, char usual_delimiter, const ToldOfTable& told) {
-  char delimiter = usual_delimiter == told.decimal ? ';' : usual_delimiter;
-  Front front = front_of(text, delimiter);
+bool is_named(const Front& front) { return front.rows.size() < 2 || first_row_names(front.rows); }
+
+const std::vector<std::string> kTables = {".csv", ".tsv"}, kTablesOfTabs = {".tsv"};
+
+// Of what is called a table and does not look like one: whoever reads it finds the line that is not
+// as it should be.
+Recognised table_by_name(std::string_view lines, std::string_view name, const ToldOfTable& told) {
+  const char usual = has_ending(name, kTablesOfTabs) ? '\t' : ',';
+  char delimiter = usual == told.decimal ? ';' : usual;
+  Front front = front_of(lines, {.delimiter = delimiter, .comment = told.comment});
   for (const char other : {',', ';', '\t', '|'}) {
-    if (other == told.decimal) continue;
-    Front by_other = front_of(text, other);
+    if (other == told.decimal || other == told.comment) continue;
+    Front by_other = front_of(lines, {.delimiter = other, .comment = told.comment});
     if (by_other.usual_length() <= front.usual_length()) continue;
     delimiter = other;
     front = std::move(by_other);
   }
-  const bool named = front.rows.size() < 2 || first_row_names(front.rows);
-  return table_of(
-      {.fields = std::max<size_t>(1, front.usual_length()), .header = told.header.value_or(named)},
-      delimiter);
+  return table_of({.fields = std::max<size_t>(1, front.usual_length()),
+                   .header = told.header.value_or(is_named(front))},
+                  delimiter);
+}
+
+}  // namespace
+
+std::string_view whole_lines(std::string_view text, bool whole) {
+  const size_t end = text.rfind('\n');
+  return whole || end == std::string_view::npos ? text : text.substr(0, end + 1);
+}
+
+std::optional<Recognised> recognise_table(std::string_view lines, std::string_view name,
+                                          const ToldOfTable& told) {
+  const bool called = has_ending(name, kTables);
+  auto table = table_by_content(lines, called, told);
+  return table || !called ? table : table_by_name(lines, name, told);
+}
+
+Written how_written(std::string_view text, const std::string& where, std::optional<char> delimiter,
+                    const ToldOfTable& told) {
+  const CsvFormat format{.delimiter = delimiter.value_or(','), .comment = told.comment};
+  static_cast<void>(CsvRecords(text, format, where));  // throws for characters that cannot be one
+  const std::string_view lines =
+      whole_lines(text.substr(0, static_cast<size_t>(kLookBytes)), std::ssize(text) <= kLookBytes);
+  if (delimiter)
+    return {.delimiter = *delimiter,
+            .header = told.header ? *told.header : is_named(front_of(lines, format))};
+  auto table = recognise_table(lines, where, told);
+  if (!table) table = table_by_name(lines, where, told);
+  log_once("csv written " + where, LogLevel::info, "{}: {}", where, table->sentence);
+  return {.delimiter = table->delimiter, .header = table->header};
 }
 
 }  // namespace tutti::data::detail

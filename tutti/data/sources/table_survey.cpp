@@ -9,6 +9,7 @@
 #include "tutti/base/utf8.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/detail/number_words.h"
+#include "tutti/data/sources/detail/recognise_table.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/detail/table_rows.h"
 #include "tutti/data/sources/detail/table_text.h"
@@ -63,11 +64,15 @@ class Surveyor {
         where_(where),
         options_(options),
         choose_(choose),
-        spec_(detail::written_as(options)) {
+        spec_(detail::written_as(text, where, options)) {
     spec_.one_hot = options.one_hot;
     spec_.drop_incomplete = options.missing_numbers == MissingNumbers::drop;
-    if (options.header && !options.names.empty())
-      throw UsageError(fmt::format("{}: names are for files without header, got both", where));
+    if (spec_.header && !options.names.empty())
+      throw UsageError(fmt::format("{}: names are for files without header, {}", where,
+                                   options.header.has_value()
+                                       ? "got both"
+                                       : "and its first line looks like one\n  if it is a row: "
+                                         "header = false"));
   }
 
   TableSpec survey() {
@@ -83,8 +88,9 @@ class Surveyor {
   size_t require_column(const detail::TableRows& rows, const std::string& name) const {
     const size_t field = rows.index_of(name);
     if (field == rows.names().size())
-      throw UsageError(
-          fmt::format("{}: {}", where_, unknown_message("column", name, rows.names())));
+      throw UsageError(fmt::format(
+          "{}: {}{}", where_, unknown_message("column", name, rows.names()),
+          spec_.header ? "" : "\n  does its first line name them? `header` (--header yes)"));
     return field;
   }
 
@@ -263,11 +269,15 @@ class Surveyor {
 
 }  // namespace
 
-TableSpec detail::written_as(const CsvOptions& options) {
+TableSpec detail::written_as(std::string_view text, const std::string& where,
+                             const CsvOptions& options) {
+  const Written written = how_written(
+      text, where, options.delimiter,
+      {.header = options.header, .decimal = options.decimal, .comment = options.comment});
   TableSpec spec;
-  spec.delimiter = options.delimiter;
+  spec.delimiter = written.delimiter;
   spec.decimal = options.decimal;
-  spec.header = options.header;
+  spec.header = written.header;
   spec.names = options.names;
   spec.missing = options.missing;
   spec.comment = options.comment;

@@ -19,7 +19,8 @@ using ChooseRows = std::function<std::vector<bool>(int64_t rows)>;
 TableSpec spec_of_text(std::string_view text, const std::string& where, const CsvOptions& options,
                        const ChooseRows& choose = {});
 
-/// The part of a spec that says how the file is written: what TableRows uses.
-TableSpec written_as(const CsvOptions& options);
+/// The part of a spec that says how the file is written: what TableRows uses. Throws UsageError for
+/// a delimiter or comment that cannot be one.
+TableSpec written_as(std::string_view text, const std::string& where, const CsvOptions& options);
 
 }  // namespace tutti::data::detail
