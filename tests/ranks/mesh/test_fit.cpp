@@ -236,6 +236,11 @@ TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
 
 // Layers of LibTorch's own.
 std::string train_sequential(const std::string& kind, const MeshCase& one) {
+  torch::manual_seed(5);
+  const auto data =
+      data::from_tensors({torch::rand({32, 12}), torch::randint(0, 4, {32}, at::kLong)})
+          .shuffle()
+          .batch(16);
   Model model(Strategy(test::options_of(kind, one)),
               [] {
                 using namespace torch::nn;
@@ -244,14 +249,9 @@ std::string train_sequential(const std::string& kind, const MeshCase& one) {
               },
               {.cut = parallel::before(one.cut),
                .schedule = parallel::schedule_choice(one.pipeline, one.chunks),
-               .input = parallel::Border{{12}}});
+               .input = parallel::sample_of(data)});
   model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
                  .loss = losses::sparse_categorical_crossentropy()});
-  torch::manual_seed(5);
-  const auto data =
-      data::from_tensors({torch::rand({32, 12}), torch::randint(0, 4, {32}, at::kLong)})
-          .shuffle()
-          .batch(16);
   model.fit(data,
             {.epochs = 2, .validation = data, .verbose = 0, .microbatches = one.microbatches});
   return model.weights_sha256();
@@ -265,6 +265,16 @@ TEST(MeshSequential, TrainsTheBitsOfOneRank) {
                                                    {"stage=2", 4, "gpipe", 0, "none", 1, {"3"}}})
     EXPECT_EQ(train_sequential("mirrored", one), plain) << one.word();
   EXPECT_EQ(train_sequential("mirrored", {"data=2,stage=2", 2, "1f1b", 0, "none", 1}).size(), 64);
+}
+
+TEST(MeshSequential, ASampleIsARowOfTheFirstColumn) {
+  const auto tokens = data::from_tensors({torch::zeros({4, 7}, at::kLong), torch::zeros({4})});
+  EXPECT_EQ(parallel::sample_of(tokens.batch(2)), (parallel::Border{{7}, DType::int64}));
+  const auto texts =
+      tokens.map([](data::Sample sample) { return sample; },
+                 {.columns = {{.name = "x", .dtype = DType::int64, .shape = {data::kAnySize}}}});
+  EXPECT_THAT(message_of<UsageError>([&] { parallel::sample_of(texts); }),
+              HasSubstr("x int64 [?]: its rows differ in shape"));
 }
 
 TEST(MeshSequential, RefusesWhatDependsOnTheLayout) {

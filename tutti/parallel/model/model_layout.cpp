@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/dataset.h"
 #include "tutti/mesh/check.h"
 
 namespace tutti::parallel {
@@ -39,6 +40,16 @@ ScheduleChoice schedule_choice(const std::string& name, int chunks) {
   if (chunks != 0 && chunks != usual && name != "interleaved")
     throw UsageError(fmt::format("schedule {}: has {} stages a rank, got {}", name, usual, chunks));
   return {name, chunks == 0 ? usual : chunks};
+}
+
+Border sample_of(const data::Dataset& dataset) {
+  const data::Column& input = dataset.columns()[0];
+  if (!input.fixed())
+    throw UsageError(fmt::format(
+        "sample_of: column {}: its rows differ in shape, expected one shape\n  say what a sample "
+        "is by hand: parallel::Border{{{{size, ...}}}}",
+        input.to_string()));
+  return {.shape = input.shape, .dtype = input.dtype};
 }
 
 }  // namespace tutti::parallel

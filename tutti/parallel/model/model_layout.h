@@ -20,6 +20,10 @@
 #include "tutti/parallel/stages/stage.h"
 #include "tutti/parallel/tensor/plan.h"
 
+namespace tutti::data {
+class Dataset;
+}
+
 namespace tutti::parallel {
 
 /// Where stages begin.
@@ -61,5 +65,9 @@ struct ModelLayout {
   Recompute recompute{};
   std::optional<Border> input{};  ///< of a Sequential: a sample
 };
+
+/// ModelLayout::input of what a dataset gives: its first column. Throws UsageError where rows of it
+/// differ in shape.
+Border sample_of(const data::Dataset& dataset);
 
 }  // namespace tutti::parallel

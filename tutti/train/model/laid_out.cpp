@@ -264,9 +264,8 @@ ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
         "return an nn::Graph");
   if (!layout_.input)
     throw UsageError(
-        "Model: for stages of a Sequential say what a sample is: {.input = parallel::Border{{1, "
-        "28, "
-        "28}}}");
+        "Model: for stages of a Sequential say what a sample is: {.input = "
+        "parallel::sample_of(dataset)}, or parallel::Border{{1, 28, 28}}");
   require_no_random_numbers(whole);
   if (names_.empty()) {
     for (const auto& parameter : whole->named_parameters()) names_.push_back(parameter.key());
