@@ -1,7 +1,9 @@
 #include "tutti/cli/train/files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <system_error>
 
@@ -25,7 +27,14 @@ bool restores(const TrainFlags& flags) {
 }
 
 // What has the same shapes, and means something else.
-void require_same_text_model(const TrainFlags& flags, const DataSpec& there, const DataSpec& here) {
+void require_same_meaning(const TrainFlags& flags, const DataSpec& there, const DataSpec& here) {
+  auto before = there.classes, now = here.classes;
+  std::ranges::sort(before);
+  std::ranges::sort(now);
+  if (before == now && there.classes != here.classes)
+    throw UsageError(
+        fmt::format("--from {}: was trained with the classes in another order: {}; here it is {}",
+                    flags.from, fmt::join(there.classes, ", "), fmt::join(here.classes, ", ")));
   if (!there.gpt || !here.gpt) return;
   if (there.gpt->heads != here.gpt->heads)
     throw UsageError(fmt::format("--from {}: was trained with --heads {}, here it is --heads {}",
@@ -53,7 +62,7 @@ void check_from(const TrainFlags& flags, const DataSpec& spec) {
   const auto there = spec_beside(flags.from);
   if (!there) return;
   require_same_model(*there, flags.job.model, flags.from);
-  require_same_text_model(flags, *there, spec);
+  require_same_meaning(flags, *there, spec);
 }
 
 std::filesystem::path weights_to_begin_with(const TrainFlags& flags) {

@@ -79,7 +79,12 @@ std::string fit_default_batch(JobFlags& flags, const data::Dataset& train) {
   const bool typed = std::ranges::any_of(
       flags.typed, [](const std::string& flag) { return flag.starts_with("--batch-size "); });
   if (typed || flags.global_batch <= train.num_samples()) return "";
-  flags.global_batch = std::max<int64_t>(train.num_samples(), num_replicas_of(flags));
+  const int replicas = num_replicas_of(flags);
+  if (train.num_samples() < replicas)
+    throw UsageError(fmt::format(
+        "--replicas {}: there are {} training samples in {}, and each replica needs one of a batch",
+        replicas, train.num_samples(), flags.data));
+  flags.global_batch = train.num_samples();
   return fmt::format(
       "global batch: all {} samples, which are fewer than the usual {} (--batch-size says another)",
       train.num_samples(), JobFlags{}.global_batch);

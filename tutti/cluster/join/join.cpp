@@ -69,11 +69,12 @@ std::unique_ptr<JobLinks> make_links(const JobPlace& place, const Credentials& c
   try {
     return std::make_unique<JobLinks>(place, credentials, deadline);
   } catch (const Mismatch& error) {
-    if (token_from_environment()) throw;
+    const std::string what = error.what();
+    if (token_from_environment() || what.find("token") == std::string::npos) throw;
     throw Mismatch(fmt::format(
         "{}\n  none was given to this process, which has that of this host, in {}: where others "
         "were given one, or are in containers of their own, give it to all (TUTTI_TOKEN)",
-        error.what(), folder_of_host_tokens().string()));
+        what, folder_of_host_tokens().string()));
   }
 }
 

@@ -13,12 +13,21 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 #include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/net/address.h"
 
 namespace tutti::detail {
 namespace {
 
 // Finding the dead among all children reads /proc.
 constexpr Millis kReapingEvery{500};
+
+// Nodes that meet at a loopback address are all here.
+int workers_on_host(const LaunchOptions& options) {
+  const NodePlace& nodes = options.nodes;
+  const bool here =
+      nodes.num_nodes > 1 && parse_host_port(nodes.rendezvous, "--rendezvous").is_loopback();
+  return options.num_workers * (here ? nodes.num_nodes : 1);
+}
 
 }  // namespace
 
@@ -142,9 +151,8 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
   for (const std::string& entry : options_.environment) add(entry);
   for (char** entry = environ; *entry != nullptr; ++entry) add(*entry);
   // LibTorch takes all cores, in each worker.
-  if (options_.num_workers > 1)
-    add(fmt::format("OMP_NUM_THREADS={}",
-                    std::max(1, host_facts().usable_cores / options_.num_workers)));
+  if (const int here = workers_on_host(options_); here > 1)
+    add(fmt::format("OMP_NUM_THREADS={}", std::max(1, host_facts().usable_cores / here)));
   return all;
 }
 

@@ -180,7 +180,7 @@ class CsvColumnsSource final : public SampleSource {
   }
 
   CsvColumnsOptions options_;
-  detail::Written written_;
+  detail::TableLook written_;
   std::string where_;
   FileInfo info_;
   std::vector<Field> fields_;

@@ -250,8 +250,8 @@ std::optional<Recognised> recognise_table(std::string_view lines, std::string_vi
   return table || !called ? table : table_by_name(lines, name, told);
 }
 
-Written how_written(std::string_view text, const std::string& where, std::optional<char> delimiter,
-                    const ToldOfTable& told) {
+TableLook how_written(std::string_view text, const std::string& where,
+                      std::optional<char> delimiter, const ToldOfTable& told) {
   const CsvFormat format{.delimiter = delimiter.value_or(','), .comment = told.comment};
   static_cast<void>(CsvRecords(text, format, where));  // throws for characters that cannot be one
   const std::string_view lines =

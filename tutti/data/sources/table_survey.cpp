@@ -271,7 +271,7 @@ class Surveyor {
 
 TableSpec detail::written_as(std::string_view text, const std::string& where,
                              const CsvOptions& options) {
-  const Written written = how_written(
+  const TableLook written = how_written(
       text, where, options.delimiter,
       {.header = options.header, .decimal = options.decimal, .comment = options.comment});
   TableSpec spec;

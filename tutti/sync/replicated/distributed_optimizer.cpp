@@ -52,11 +52,14 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
 // another number; LibTorch's default is all of them, in each.
 void share_cores(Group& group, Millis limit) {
   const HostFacts& facts = host_facts();
+  // A limit of the cgroup is that of its container, which numbers its processes itself.
+  const uint64_t container = facts.cpu_quota ? facts.pid_namespace : 0;
   const auto number_of = [](const std::string& words) {
     return static_cast<int64_t>(std::hash<std::string>()(words));
   };
-  std::array own{number_of(fmt::format("{} {}", boot_id(), fmt::join(facts.cores, ","))),
-                 number_of(fmt::format("{} {}", facts.pid_namespace, getpid()))};
+  std::array own{
+      number_of(fmt::format("{} {} {}", boot_id(), container, fmt::join(facts.cores, ","))),
+      number_of(fmt::format("{} {}", facts.pid_namespace, getpid()))};
   std::vector<int64_t> all(own.size() * static_cast<size_t>(group.size()));
   group.all_gather(span_of(std::span(own)), span_of(std::span(all)), limit).wait(limit);
   std::unordered_set<int64_t> processes;

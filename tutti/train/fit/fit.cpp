@@ -167,7 +167,7 @@ History Fit::run() {
     run_epoch(*plan);
     at = {.epoch = plan->number + 1, .steps = history_.steps};
   }
-  if (saved_.resumed)
+  if (saved_.resumed && !callbacks_->ends())
     shown_.progress->say(fmt::format(
         "nothing is left to do: {} steps, all that were asked for, had been made; ask for more "
         "(`epochs`, --epochs)",

@@ -31,14 +31,14 @@ std::optional<Recognised> recognise_table(std::string_view lines, std::string_vi
                                           const ToldOfTable& told);
 
 /// How a file is written that is known to be a table.
-struct Written {
+struct TableLook {
   char delimiter = ',';
   bool header = true;
 };
 
 /// As recognise() finds it, where it is not told. Throws UsageError for a delimiter or comment that
 /// cannot be one.
-Written how_written(std::string_view text, const std::string& where, std::optional<char> delimiter,
-                    const ToldOfTable& told);
+TableLook how_written(std::string_view text, const std::string& where,
+                      std::optional<char> delimiter, const ToldOfTable& told);
 
 }  // namespace tutti::data::detail
