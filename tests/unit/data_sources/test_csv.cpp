@@ -286,7 +286,8 @@ TEST_F(Csv, RefusesWhatIsNoTable) {
               AllOf(HasSubstr("line 2, column \"a\": got byte e4, which is no UTF-8"),
                     HasSubstr("in Latin-1 it is \"ä\"")));
   EXPECT_THAT(refusal("\n1,gr\xF6\xDF"
-                      "e\n1,2\n"),
+                      "e\n1,2\n",
+                      {.header = true}),
               HasSubstr("line 2, name 2: got byte f6"));
   EXPECT_THAT(message_of<DataError>([&] { csv(folder_ / "none.csv"); }), HasSubstr("none.csv"));
   for (const char delimiter : {'"', '\n', '\r', '\0'})

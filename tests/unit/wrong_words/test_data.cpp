@@ -61,7 +61,7 @@ TEST(WrongData, DoesNotFitTheModelOrTheFlags) {
        {{"mlp", "--data", photos, "--validation-split", "0.99"},
         {"0.99", "none is left to train on"}},
        {{"mlp", "--data", photos, "--validation-split", "1.5"}, {"--validation-split"}},
-       {{"mlp", "--data", photos}, {"--batch-size 128", "36"}},
+       {{"mlp", "--data", photos, "--batch-size", "128"}, {"--batch-size 128", "36"}},
        {{"mlp", "--data", flats, "--target", "price", "--metrics", "f1"},
         {"--metrics f1", "price is a number", "rmse"}},
        {{"mlp", "--data", flats, "--target", "view", "--metrics", "rmse"},

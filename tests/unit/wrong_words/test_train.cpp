@@ -70,7 +70,7 @@ TEST(WrongTrain, ModelDataAndNumbers) {
                          {"--accumulate 2", "--staleness 1", "larger batch"}},
                         {"--take 0", {"--take", "got \"0\""}},
                         {"--take 25001", {"--take 25001", "25000"}},
-                        {"--take 10", {"--batch-size 128", "10 training samples"}},
+                        {"--take 10 --batch-size 128", {"--batch-size 128", "10 training samples"}},
                         {"--replicas 4 --reduction-shape 2x3", {"2x3", "6", "4"}},
                         {"--reduction-shape 2by3", {"2by3"}},
                         {"--strategy mirrored --reduction-shape 2x3", {"one_device"}},
