@@ -53,7 +53,7 @@ std::u32string decomposed(std::string_view text) {
     if (character)
       append_parts(character->value, out);
     else
-      out += kBeyond + static_cast<uint8_t>(text[0]);
+      out += static_cast<char32_t>(kBeyond + static_cast<uint8_t>(text[0]));
     text.remove_prefix(character ? character->bytes : 1);
   }
   return out;

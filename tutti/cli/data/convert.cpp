@@ -113,7 +113,7 @@ Input open_input(const std::string& path, const data::Recognised& found, const T
 std::string without_kind(const std::string& words) {
   constexpr std::array<std::string_view, 10> kKinds = {".cls", ".npy",  ".bin", ".jpg",  ".jpeg",
                                                        ".jpe", ".jfif", ".png", ".webp", ".bmp"};
-  const std::string name = words.substr(0, words.find(';'));
+  std::string name = words.substr(0, words.find(';'));
   for (const std::string_view kind : kKinds)
     if (name.size() > kind.size() && name.ends_with(kind))
       return name.substr(0, name.size() - kind.size());
