@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <tuple>
 
 namespace tutti::cli {
 namespace {
@@ -28,7 +29,9 @@ std::vector<Mistake> mistakes_in(const Matrix& confusion) {
     for (size_t said = 0; said < confusion.size(); ++said)
       if (said != label && confusion[label][said] > 0)
         mistakes.push_back({samples_in(confusion[label][said]), label, said});
-  std::ranges::stable_sort(mistakes, std::ranges::greater{}, &Mistake::samples);
+  std::ranges::sort(mistakes, {}, [](const Mistake& one) {
+    return std::tuple(-one.samples, one.label, one.taken_for);
+  });
   return mistakes;
 }
 
