@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <ranges>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -179,7 +179,8 @@ Array detail::read_doodles(const fs::path& path) {
       {kPixels}, {1, kPixels}, {kSide, kSide}, {kSide, kSide, 1}, {1, kSide, kSide}};
   const Array file = read_npy(path);
   const auto has_shape = [&](const std::vector<int64_t>& shape) {
-    return !file.shape().empty() && std::ranges::equal(file.shape() | std::views::drop(1), shape);
+    const std::span<const int64_t> sizes = file.shape();
+    return !sizes.empty() && std::ranges::equal(sizes.subspan(1), shape);
   };
   if (file.dtype() != DType::uint8 || std::ranges::none_of(kShapes, has_shape))
     throw DataError(fmt::format("{}: got {}, expected uint8 [rows, {}] or [rows, {}, {}] (doodles)",

@@ -1,8 +1,9 @@
-/// Thirteen small trainings, written as users write them: their own data, modules and loops, with
+/// Small programs that train, written as users write them: their own data, modules and loops, with
 /// nothing but what tutti/tutti.h gives.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct NamedProgram {
   std::string name;
   Program run;
   bool needs_shared_data = false;
+  bool trains_often = false;  ///< several optimizers, one after the other or at once
 };
 
 /// By Model: compile and fit.
@@ -31,8 +33,18 @@ std::vector<NamedProgram> programs_that_fit();
 /// By loops of their own.
 std::vector<NamedProgram> programs_that_loop();
 
+/// Several trainings, one after the other.
+std::vector<NamedProgram> programs_that_train_often();
+
 /// Larger data sets beside the checkout, which may be missing.
 std::filesystem::path shared_data();
+
+/// Of `model`, which `history` is of.
+Learnt learnt(Model& model, const History& history);
+
+/// One epoch of `step`, which gives the sum of a replica's losses; the mean over all samples.
+double epoch_of(Strategy strategy, DistributedDataset& data, int64_t epoch,
+                const std::function<double(ReplicaContext&, const DistributedBatch&)>& step);
 
 /// Doodles of the checkout, three classes: images [1, 28, 28] float32 and labels.
 inline data::Dataset doodles(int64_t count) {

@@ -25,12 +25,10 @@ std::string line_of(const test::SmallNetwork& network, const test::ZooTraining& 
   return fmt::format("{} {} {:.17g}", network.name, training.after, training.loss);
 }
 
-/// arguments: strategy, and the network, or "all".
+/// The strategy is the argument.
 RANK_PROGRAM(train_the_zoo) {
-  for (const auto& network : test::small_zoo()) {
-    if (rank.arguments.at(1) != "all" && rank.arguments.at(1) != network.name) continue;
+  for (const auto& network : test::small_zoo())
     rank.mark(line_of(network, test::train_of_zoo(network, rank.arguments.at(0))));
-  }
 }
 
 /// Both workers must have what one process gets that does the parts in turn.
@@ -40,7 +38,7 @@ void expect_parts_in_turn(const test::SmallNetwork& network, const std::string& 
 }
 
 TEST(ZooWorkers, TrainTheWeightsOfThePartsInTurn) {
-  const auto out = test::run_workers(2, "train_the_zoo", {"multi_worker", "all"});
+  const auto out = test::run_workers(2, "train_the_zoo", {"multi_worker"});
   ASSERT_EQ(out.exit_code, 0) << out.log;
   for (const auto& network : test::small_zoo()) expect_parts_in_turn(network, out.log);
 }
@@ -83,7 +81,7 @@ TEST(RandomNetworks, HaveTheBitsOfAutogradInTurnEverywhere) {
 TEST(ZooOverTwoHosts, TrainsTheWeightsOfThePartsInTurn) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
   const test::TestHosts hosts(2);
-  const auto nodes = test::run_nodes(hosts, 1, "train_the_zoo", {"multi_worker", "all"});
+  const auto nodes = test::run_nodes(hosts, 1, "train_the_zoo", {"multi_worker"});
   for (const auto& network : test::small_zoo()) {
     const std::string line = line_of(network, test::train_of_zoo(network, "one_device"));
     for (const auto& node : nodes)
@@ -171,17 +169,14 @@ TEST(OddSteps, OfPlannedGraphsHaveTheBitsOfThePartsInTurn) {
   }
 }
 
-// Servers hold one model a job.
+// One training after the other, all in one job.
 TEST(ZooWorkers, WithServersTrainTheWeightsOfThePartsInTurn) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
-  for (const auto& network : test::small_zoo()) {
-    const auto out =
-        test::run_command({TUTTI_PROGRAM, "run", "-n", "2", "--servers", "1", self},
-                          {"TUTTI_TEST_PROGRAM=train_the_zoo",
-                           "TUTTI_TEST_ARGUMENTS=parameter_server\n" + network.name + "\n"});
-    ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
-    expect_parts_in_turn(network, out.out + out.err);
-  }
+  const auto out = test::run_command(
+      {TUTTI_PROGRAM, "run", "-n", "2", "--servers", "1", self},
+      {"TUTTI_TEST_PROGRAM=train_the_zoo", "TUTTI_TEST_ARGUMENTS=parameter_server\n"});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  for (const auto& network : test::small_zoo()) expect_parts_in_turn(network, out.out + out.err);
 }
 
 }  // namespace

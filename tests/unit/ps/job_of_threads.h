@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -19,8 +20,9 @@ class Job {
       Credentials credentials = {Token::random(), "test", nullptr})
       : share_memory_(share_memory),
         credentials_(std::move(credentials)),
-        service_({.num_servers = servers, .num_workers = workers},
-                 *Address::from_number("127.0.0.1", 0), credentials_) {
+        service_(std::make_unique<ViewService>(
+            ViewServiceOptions{.num_servers = servers, .num_workers = workers},
+            *Address::from_number("127.0.0.1", 0), credentials_)) {
     for (int i = 0; i < servers; ++i)
       servers_.emplace_back([this, i] {
         try {
@@ -33,10 +35,14 @@ class Job {
       });
   }
   ~Job() {
+    service_->wait_until([](const View& view) { return view.number > 0; },
+                         Deadline(Millis{10'000}));  // who comes later would look for it long
+    service_.reset();
     for (std::thread& server : servers_) server.join();
   }
 
-  HostPort where() const { return {"127.0.0.1", service_.address().port()}; }
+  bool has_begun(int training) const { return service_->num_trainings() > training; }
+  HostPort where() const { return {"127.0.0.1", service_->address().port()}; }
   const Credentials& credentials() const { return credentials_; }
   ClientOptions options(int worker) const {
     return {.worker = worker, .view_service = where(), .share_memory = share_memory_};
@@ -45,7 +51,7 @@ class Job {
  private:
   const bool share_memory_;
   const Credentials credentials_;
-  ViewService service_;
+  std::unique_ptr<ViewService> service_;
   std::vector<std::thread> servers_;
 };
 

@@ -30,13 +30,15 @@ Spec spec_for(int servers, int workers, Staleness staleness) {
 }
 
 // Each worker takes 1 from every element in every step; returns what it has in the end.
-std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps) {
+std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps, int training = 0) {
   std::vector<std::vector<float>> results(spec.num_workers);
   std::vector<std::thread> workers;
   for (int w = 0; w < spec.num_workers; ++w)
     workers.emplace_back([&, w] {
       try {
-        Client client(job.options(w), job.credentials(), spec, [&](int piece) {
+        ClientOptions options = job.options(w);
+        options.training = training;
+        Client client(options, job.credentials(), spec, [&](int piece) {
           return Bytes::copy_of(std::vector<std::byte>(spec.pieces[piece].num_bytes));
         });
         const int pieces = static_cast<int>(spec.pieces.size());
@@ -81,6 +83,31 @@ TEST(PsClient, SynchronousWorkersAddUpOverOneServerAndSeveral) {
       for (const float value : values) ASSERT_EQ(value, -10);
     }
   }
+}
+
+void expect_all(const std::vector<std::vector<float>>& results, float expected) {
+  for (const auto& values : results) {
+    ASSERT_EQ(values.size(), 10 + kElements);
+    for (const float value : values) ASSERT_EQ(value, expected);
+  }
+}
+
+TEST(PsClient, OneTrainingMayFollowAnother) {
+  const Spec spec = spec_for(2, 2, Staleness(0));
+  Job job(2, 2);
+  for (int training = 0; training < 4; ++training)
+    expect_all(train(job, spec, 1 + training, training), -2.0F * (1 + training));
+}
+
+TEST(PsClient, TrainingsAtOnceDoNotTouchEachOther) {
+  const Spec spec = spec_for(2, 2, Staleness(0));
+  Job job(2, 2);
+  expect_all(train(job, spec, 1), -2);
+  std::thread other([&] { expect_all(train(job, spec, 6, 1), -12); });
+  for (const Deadline soon(Millis{10'000}); !job.has_begun(1) && !soon.passed();)
+    std::this_thread::sleep_for(Millis{1});
+  expect_all(train(job, spec, 4, 2), -8);
+  other.join();
 }
 
 TEST(PsClient, MemoryThatIsNotSharedIsNotNeeded) {

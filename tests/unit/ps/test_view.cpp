@@ -132,6 +132,59 @@ TEST(ViewState, ReservedNumbersAreForThoseWhoAskForTheirs) {
   EXPECT_EQ(roles(state), "0/1/-1 1/2/-1 2/0/-1");
 }
 
+TEST(ViewState, OfALaterTrainingTheServersAreThoseThatAreLeft) {
+  const auto servers_of = [](const std::vector<bool>& alive) {
+    View view;
+    for (const bool one : alive) view.servers.push_back({.alive = one});
+    return view;
+  };
+  EXPECT_THAT(servers_for_later(servers_of({true, true}), 2), ElementsAre(0, 1));
+  EXPECT_THAT(servers_for_later(servers_of({true, true, true}), 2), ElementsAre(0, 1));
+  EXPECT_THAT(servers_for_later(servers_of({false, true, true, true}), 2), ElementsAre(2, 1));
+  EXPECT_THAT(servers_for_later(servers_of({false, true}), 2), ElementsAre(-1, 1));
+  EXPECT_THAT(servers_for_later(servers_of({false, false, false, true}), 3),
+              ElementsAre(3, -1, -1));
+}
+
+TEST(ViewState, OfALaterTrainingTheOthersTakeWhatADeadServerWouldHave) {
+  ViewState state(3, 1, true, 3, true);
+  state.miss_server(1, "server 1 (b)", "died");
+  state.add_server("a", "", 0);
+  EXPECT_EQ(state.add_server("any", ""), 3);  // those that are expected keep their numbers
+  EXPECT_FALSE(state.begun());
+  state.add_server("c", "", 2);
+  EXPECT_EQ(roles(state), "0/3/-1 3/2/-1 2/0/-1");
+}
+
+TEST(ViewState, OfALaterTrainingOneServerMayHaveAll) {
+  ViewState state(3, 1, true, 3, true);
+  state.add_server("a", "", 0);
+  state.add_server("b", "", 1);
+  state.lose_server(0, "died");
+  state.miss_server(2, "server 2 (c)", "died");
+  EXPECT_EQ(roles(state), "1/-1/-1 1/-1/-1 1/-1/-1");
+  EXPECT_EQ(state.view().failure, "");
+  state.add_server("d", "");
+  EXPECT_EQ(roles(state), "1/-1/3 1/-1/3 1/-1/3");
+}
+
+TEST(ViewState, OfALaterTrainingWithTwoLeftEachBacksTheOther) {
+  ViewState state(3, 1, true, 3, true);
+  state.miss_server(1, "server 1 (b)", "died");
+  state.add_server("a", "", 0);
+  state.add_server("c", "", 2);
+  EXPECT_EQ(roles(state), "0/2/-1 0/2/-1 2/0/-1");
+}
+
+TEST(ViewState, OfALaterTrainingWithoutServersNothingBegins) {
+  ViewState state(2, 1, true, 2, true);
+  state.add_server("a", "", 0);
+  state.lose_server(0, "died");
+  EXPECT_EQ(state.view().failure, "");
+  state.miss_server(1, "server 1 (b)", "was killed");
+  EXPECT_THAT(state.view().failure, HasSubstr("server 1 (b) was killed before all servers had"));
+}
+
 TEST(ViewState, LosingOneBeforeTheBeginningIsTheEnd) {
   ViewState state(2, 1);
   state.add_server("a", "");

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <map>
 #include <optional>
 
 #include "tutti/ps/server/view_service.h"
@@ -14,13 +15,19 @@
 namespace tutti::ps {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::kPatience;
+using Kind = Message::Kind;
 
 // One connection to the service, driven by the test.
 struct Member {
   Member(const ViewService& service, const Credentials& credentials)
       : streams(std::make_shared<SharedHeap>(), credentials,
-                {.message = [this](Peer, const Message&) { answered = true; },
+                {.message =
+                     [this](Peer, const Message& message) {
+                       answered = true;
+                       heard[message.kind] = message;
+                     },
                  .connected = [this](Peer) { connected = true; },
                  .closed = [this](Peer, const std::string& how) { closed = how; }}) {
     streams.connect_to_service({"127.0.0.1", service.address().port()}, kPatience);
@@ -34,15 +41,34 @@ struct Member {
   }
 
   // As a worker; -1: as a server. Whether it was answered.
-  bool join(int worker) {
-    if (!drive_until([&] { return connected; })) return false;
-    streams.send(
-        Peer{},
-        {.kind = Message::Kind::join, .worker = worker, .sequence = worker, .text = "it\n"});
-    streams.flush(Peer{});
+  bool join(int worker, int training = 0) {
+    say({.kind = Kind::join,
+         .worker = worker,
+         .index = training,
+         .sequence = worker,
+         .text = "it\n"});
     return drive_until([&] { return answered; });
   }
+  bool join_as_server(int number, int training = 0) {
+    say({.kind = Kind::join, .worker = -1, .index = training, .sequence = number, .text = "s\n"});
+    return hears(Kind::joined);
+  }
+  void say(const Message& message) {
+    if (!drive_until([&] { return connected; })) return;
+    streams.send(Peer{}, message);
+    streams.flush(Peer{});
+  }
+  bool hears(Kind kind) {
+    return drive_until([&] { return heard.contains(kind); });
+  }
+  bool sees(const std::function<bool(const View&)>& so) {
+    return drive_until([&] {
+      const auto told = heard.find(Kind::view);
+      return told != heard.end() && so(view_from(told->second.text));
+    });
+  }
 
+  std::map<Kind, Message> heard;  // the last of each
   bool connected = false;
   bool answered = false;
   std::string closed;
@@ -82,6 +108,133 @@ TEST(ViewService, WithoutItsServersAJobEndsWithoutALastSnapshot) {
   ASSERT_TRUE(becomes([](const ProcessView& its) { return !its.ending.empty(); }));
   const auto ended = std::async(std::launch::async, [&] { service.reset(); });
   EXPECT_EQ(ended.wait_for(kPatience), std::future_status::ready);
+}
+
+class Trainings : public ::testing::Test {
+ protected:
+  // Servers 0 and 1 and worker 0 of one are there.
+  void SetUp() override {
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(servers.emplace_back(member())->join_as_server(i));
+    ASSERT_TRUE(worker->join(0));
+    ASSERT_TRUE(worker->sees([](const View& view) { return view.number > 0; }));
+  }
+  std::unique_ptr<Member> member() { return std::make_unique<Member>(service, credentials); }
+  void finish_first() {
+    worker->say({.kind = Kind::finished});
+    worker.reset();
+    ASSERT_TRUE(servers[0]->hears(Kind::over));
+  }
+
+  const Credentials credentials{Token::random(), "test", nullptr};
+  ViewService service{{.num_servers = 2, .num_workers = 1},
+                      *Address::from_number("127.0.0.1", 0),
+                      credentials};
+  std::vector<std::unique_ptr<Member>> servers;
+  std::unique_ptr<Member> worker = member();
+};
+
+TEST_F(Trainings, BeginWithTheFirstWorkerThatComes) {
+  const auto later = member();
+  ASSERT_TRUE(later->join(0, 1));
+  ASSERT_TRUE(later->hears(Kind::joined));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(servers[i]->hears(Kind::also));
+    EXPECT_EQ(servers[i]->heard[Kind::also].index, 1);
+    EXPECT_EQ(servers[i]->heard[Kind::also].sequence, i);
+  }
+  const auto first = member(), second = member();
+  ASSERT_TRUE(first->join_as_server(0, 1));
+  ASSERT_TRUE(second->join_as_server(1, 1));
+  EXPECT_TRUE(later->sees([](const View& view) { return view.number > 0; }));
+}
+
+TEST_F(Trainings, EndEachForItself) {
+  const auto later = member();
+  ASSERT_TRUE(later->join(0, 1));
+  const auto first = member();
+  ASSERT_TRUE(first->join_as_server(0, 1));
+  finish_first();
+  const auto second = member();
+  ASSERT_TRUE(second->join_as_server(1, 1));
+  later->say({.kind = Kind::finished});
+  later->streams.drop(Peer{});
+  EXPECT_TRUE(first->hears(Kind::finished));
+  EXPECT_EQ(first->heard[Kind::finished].text, "");
+  EXPECT_EQ(servers[0]->heard.count(Kind::finished), 0u);
+}
+
+TEST_F(Trainings, TakeNoWorkerOnceTheyAreOver) {
+  finish_first();
+  const auto late = member();
+  ASSERT_TRUE(late->join(0));
+  ASSERT_TRUE(late->hears(Kind::refused));
+  EXPECT_THAT(late->heard[Kind::refused].text,
+              HasSubstr("worker 0 comes to training 0 of this job, which is over"));
+}
+
+TEST_F(Trainings, AServerThatComesLateHearsOfThoseThatGoOn) {
+  const auto later = member();
+  ASSERT_TRUE(later->join(0, 1));
+  finish_first();
+  const auto spare = member();
+  ASSERT_TRUE(spare->join_as_server(-1));
+  EXPECT_TRUE(spare->hears(Kind::over));
+  ASSERT_TRUE(spare->hears(Kind::also));
+  EXPECT_EQ(spare->heard[Kind::also].sequence, -1);
+}
+
+TEST_F(Trainings, GoOnWithoutAServerThatIsLostBeforeItCame) {
+  const auto later = member();
+  ASSERT_TRUE(later->join(0, 1));
+  const auto first = member();
+  ASSERT_TRUE(first->join_as_server(0, 1));
+  servers[1].reset();  // its process, with all its connections
+  EXPECT_TRUE(later->sees([](const View& view) {
+    return view.number > 0 && view.partitions[1].primary == 0 && !view.servers[1].alive;
+  }));
+}
+
+TEST_F(Trainings, BeginWithoutAServerThatWasLostInAnother) {
+  servers[1].reset();
+  ASSERT_TRUE(worker->sees([](const View& view) { return view.partitions[1].primary == 0; }));
+  const auto later = member();
+  ASSERT_TRUE(later->join(0, 1));
+  const auto first = member();
+  ASSERT_TRUE(first->join_as_server(0, 1));
+  EXPECT_TRUE(later->sees([](const View& view) { return view.number > 0; }));
+}
+
+TEST_F(Trainings, CannotBeSkipped) {
+  const auto hasty = member();
+  hasty->say({.kind = Kind::join, .worker = 0, .index = 7, .text = "it\n"});
+  EXPECT_TRUE(hasty->drive_until([&] { return !hasty->closed.empty(); }));
+  EXPECT_EQ(service.num_trainings(), 1);
+}
+
+// It would be the coordinator's word that all is over.
+TEST_F(Trainings, TheGoodbyeOfARefusedWorkerIsItsOwn) {
+  const auto twin = member();
+  ASSERT_TRUE(twin->join(0));
+  ASSERT_TRUE(twin->hears(Kind::refused));
+  twin->say({.kind = Kind::finished});
+  const auto looks = member();
+  looks->say({.kind = Kind::meet, .text = "127.0.0.1:1"});
+  ASSERT_TRUE(looks->drive_until([&] { return looks->answered; }));
+  EXPECT_EQ(looks->heard.count(Kind::finished), 0u);
+}
+
+TEST(ViewService, SnapshotsAreOfOneTraining) {
+  const tutti::test::TempFolder folder;
+  const Credentials credentials{Token::random(), "test", nullptr};
+  ViewService service(
+      {.num_servers = 1, .num_workers = 1, .snapshots = {.folder = folder / "snapshots"}},
+      *Address::from_number("127.0.0.1", 0), credentials);
+  Member server(service, credentials), worker(service, credentials), later(service, credentials);
+  ASSERT_TRUE(server.join_as_server(0));
+  ASSERT_TRUE(worker.join(0));
+  ASSERT_TRUE(later.join(0, 1));
+  ASSERT_TRUE(later.hears(Kind::refused));
+  EXPECT_THAT(later.heard[Kind::refused].text, HasSubstr("snapshots are of jobs with one training"));
 }
 
 TEST(ViewService, AnswersWhileADiskHangs) {

@@ -23,6 +23,7 @@ namespace tutti::ps {
 
 struct ClientOptions {
   int worker = 0;
+  int training = 0;  ///< of the job, from 0 on: the same of all workers; those before it first
   HostPort view_service;
   Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost

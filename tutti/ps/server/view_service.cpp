@@ -32,13 +32,25 @@ Peer peer_of(const Message& join) {
                           : Peer{Peer::Kind::server, static_cast<int>(join.sequence)};
 }
 
+bool any_worker_came(const View& view) {
+  return std::ranges::any_of(view.workers,
+                             [](const ProcessView& worker) { return worker.comings > 0; });
+}
+
+bool all_workers_gone(const View& view) {
+  return view.number > 0 && std::ranges::none_of(view.workers, [](const ProcessView& worker) {
+           return worker.alive || worker.ending.empty();
+         });
+}
+
 }  // namespace
 
 ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
                          const Credentials& credentials)
     : options_(options),
-      listener_(at, credentials),
-      state_(options.num_servers, options.num_workers, options.backups, options.reserved) {
+      listener_(at, credentials) {
+  trainings_.push_back({.state = {options.num_servers, options.num_workers, options.backups,
+                                  options.reserved}});
   if (!options.snapshots.folder.empty())
     snapshots_.emplace(options.snapshots, [this] { streams_->wake(); });
   streams_ = std::make_unique<Streams>(
@@ -67,22 +79,37 @@ ViewService::~ViewService() {
 
 View ViewService::view() const {
   const std::lock_guard lock(mutex_);
-  return state_.view();
+  return trainings_.front().state.view();
+}
+
+int ViewService::num_trainings() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(trainings_.size());
 }
 
 bool ViewService::wait_until(const std::function<bool(const View&)>& done,
                              const Deadline& deadline) const {
   std::unique_lock lock(mutex_);
-  const auto settled = [&] { return done(state_.view()) || !state_.view().failure.empty(); };
+  const ViewState& first = trainings_.front().state;
+  const auto settled = [&] { return done(first.view()) || !first.view().failure.empty(); };
   changed_.wait_until(lock, deadline.at(), settled);
-  return done(state_.view());
+  return done(first.view());
 }
 
 void ViewService::lose_worker(int worker, const std::string& ending) {
   const std::lock_guard lock(mutex_);
-  if (over_ || state_.view().workers.at(worker).alive) return;
-  state_.lose_worker(worker, is_text(ending) ? ending : "ended");
-  publish();
+  if (over_) return;
+  const std::string how = is_text(ending) ? ending : "ended";
+  bool there = false;
+  for (Training& training : trainings_) {
+    if (training.state.view().workers.at(worker).alive) {
+      there = true;
+      continue;
+    }
+    training.state.lose_worker(worker, how);
+    publish(training);
+  }
+  if (!there) lost_.emplace(worker, how);
   streams_->wake();
 }
 
@@ -95,7 +122,7 @@ void ViewService::work() {
       turn();
     }
     const std::lock_guard lock(mutex_);
-    end_servers("");
+    end_job("");
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     fail(fmt::format("the view service of the parameter servers failed: {}", error.what()));
@@ -106,16 +133,18 @@ void ViewService::turn() {
   streams_->process();
   if (snapshots_) tell_cuts();
   look_after(Clock::now());
-  if (closing_ || all_workers_gone()) end_when_saved();
+  for (Training& training : trainings_)
+    if (closing_ || all_workers_gone(training.told)) end_when_saved(training);
+  if (closing_ && std::ranges::all_of(trainings_, &Training::over)) end_job("");
 }
 
 // The job ends with these words, as far as they can still be told.
 void ViewService::fail(const std::string& why) noexcept {
   try {
     log(LogLevel::error, "{}", why);
-    state_.fail(why);
+    for (Training& training : trainings_) training.state.fail(why);
     changed_.notify_all();
-    end_servers(why);
+    end_job(why);
   } catch (const std::exception&) {
     over_ = true;
     ended_.notify_all();
@@ -137,55 +166,136 @@ void ViewService::take(Peer from, const Message& message) {
   if (over_) return;
   Member& member = members_[from];
   member.heard = Clock::now();
-  const bool says_of_servers = message.kind == Kind::synced || message.kind == Kind::suspect ||
-                               message.kind == Kind::written;
-  if (says_of_servers && !(member.joined && member.who.kind == Peer::Kind::server))
-    throw Mismatch(fmt::format("a {} of no server", name_of(message.kind)));
-  const int number = member.who.number;
-  const int server = static_cast<int>(message.sequence);
   switch (message.kind) {
-    case Kind::join: on_join(from, member, message); break;
-    case Kind::progress: member.last = message.text; break;
-    case Kind::meet: on_meet(from, message.text); break;
-    case Kind::synced: state_.synced(message.partition, number, server); break;
+    case Kind::join: return on_join(from, member, message);
+    case Kind::progress: member.last = message.text; return;
+    case Kind::meet: return on_meet(from, message.text);
+    case Kind::finished: return on_finished(from, member);
+    case Kind::synced:
     case Kind::suspect:
-      log(LogLevel::warning, "server {} does not reach server {}: {}", number, server,
-          message.text);
-      state_.suspect(message.partition, number, server);
-      break;
-    case Kind::finished: on_finished(from, member); break;
-    case Kind::written:
-      if (snapshots_) snapshots_->on_written(message, Clock::now());
-      break;
+    case Kind::written: break;
     default: throw Mismatch(fmt::format("a {} to the view service", name_of(message.kind)));
   }
-  publish();
+  if (!member.training || member.who.kind != Peer::Kind::server)
+    throw Mismatch(fmt::format("a {} of no server", name_of(message.kind)));
+  take_of_server(*member.training, member.who.number, message);
+  publish(*member.training);
+}
+
+void ViewService::take_of_server(Training& training, int number, const Message& message) {
+  const int other = static_cast<int>(message.sequence);
+  if (message.kind == Kind::synced) {
+    training.state.synced(message.partition, number, other);
+  } else if (message.kind == Kind::suspect) {
+    log(LogLevel::warning, "server {} does not reach server {}: {}", number, other, message.text);
+    training.state.suspect(message.partition, number, other);
+  } else if (snapshots_) {
+    snapshots_->on_written(message, Clock::now());
+  }
 }
 
 void ViewService::on_join(Peer from, Member& member, const Message& message) {
-  if (member.joined) throw Mismatch("it joined twice");
+  if (member.training) throw Mismatch("it joined twice");
   const size_t name = message.text.find('\n');
   const std::string where = name == std::string::npos ? "" : message.text.substr(name + 1);
   const std::string process = message.text.substr(0, name);
   if (message.text.size() > kMostOfAJoin || !is_text(message.text))
     throw Mismatch("it does not say in text who it is");
+  member.who = peer_of(message);
   try {
-    member.who = peer_of(message);
-    if (member.who.kind == Peer::Kind::worker)
-      state_.add_worker(member.who.number, process);
-    else
-      member.who.number = state_.add_server(process, where, member.who.number);
+    Training& training = training_for(message.index, member.who);
+    join(training, member, process, where);
   } catch (const UsageError& error) {
+    member.refused = true;
     streams_->send(from, {.kind = Kind::refused, .text = error.what()});
+    streams_->flush(from);
     return;
   }
-  member.joined = true;
+  Training& training = *member.training;
   streams_->send(
       from,
       {.kind = Kind::joined, .sequence = member.who.number, .step = options_.silence.count()});
-  streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
+  streams_->send(from, {.kind = Kind::view, .text = to_text(training.state.view())});
   if (member.who.kind == Peer::Kind::worker && snapshots_ && snapshots_->told() && !last_cut_)
     streams_->send(from, *snapshots_->told());
+  if (member.who.kind == Peer::Kind::server) tell_server_that_came(from, member);
+  publish(training);
+}
+
+void ViewService::join(Training& training, Member& member, const std::string& process,
+                       const std::string& where) {
+  int& number = member.who.number;
+  if (member.who.kind == Peer::Kind::worker) {
+    training.state.add_worker(number, process);
+    lost_.erase(number);
+  } else {
+    number = training.state.add_server(process, where, number);
+    std::erase_if(training.expected, [&](const auto& entry) { return entry.second == number; });
+  }
+  member.training = &training;
+}
+
+// The first worker that asks for one begins it: it has joined those before.
+ViewService::Training& ViewService::training_for(int64_t number, Peer who) {
+  const bool worker = who.kind == Peer::Kind::worker;
+  const auto begun = static_cast<int64_t>(trainings_.size());
+  if (number < 0 || number > begun || (number == begun && !worker))
+    throw Mismatch(fmt::format("it joins training {} of {}", number, begun));
+  if (number == begun) return begin_training();
+  Training& training = trainings_[number];
+  if (training.over && worker)
+    throw UsageError(fmt::format(
+        "worker {} comes to training {} of this job, which is over: a worker that is started again "
+        "begins its program anew, and can go on in the first training alone; train those after it "
+        "by jobs of their own, or without --restarts",
+        who.number, number));
+  return training;
+}
+
+ViewService::Training& ViewService::begin_training() {
+  if (!options_.snapshots.folder.empty() || !options_.snapshots.goes_on_from.empty())
+    throw UsageError(
+        "a second optimizer on these servers, and --snapshots or --restore: snapshots are of jobs "
+        "with one training; leave them out, or save the model by checkpoints");
+  const View& first = trainings_.front().state.view();
+  Training& training = trainings_.emplace_back(Training{
+      .number = static_cast<int>(trainings_.size()),
+      .state = {options_.num_servers, options_.num_workers, options_.backups, options_.num_servers,
+                true}});
+  const std::vector<int> hosts = servers_for_later(first, options_.num_servers);
+  for (int number = 0; number < options_.num_servers; ++number) {
+    if (hosts[number] >= 0)
+      training.expected.emplace(hosts[number], number);
+    else
+      training.state.miss_server(number, first.servers[number].name, first.servers[number].ending);
+  }
+  for (const auto& [worker, how] : lost_) training.state.lose_worker(worker, how);
+  for (const auto& [peer, member] : members_)
+    if (member.training == &trainings_.front() && member.who.kind == Peer::Kind::server)
+      tell_of(training, peer, member.who.number);
+  return training;
+}
+
+// A thread of its process is to be a server of that training.
+void ViewService::tell_of(const Training& training, Peer to, int server) {
+  const auto expected = training.expected.find(server);
+  streams_->send(to, {.kind = Kind::also,
+                      .index = training.number,
+                      .sequence = expected == training.expected.end() ? -1 : expected->second});
+  streams_->flush(to);
+}
+
+void ViewService::tell_server_that_came(Peer from, const Member& member) {
+  if (member.training->over) tell_over(*member.training, from);
+  if (member.training->number > 0) return;
+  for (const Training& training : trainings_)
+    if (training.number > 0 && !training.over) tell_of(training, from, member.who.number);
+}
+
+// Its process stays for other trainings.
+void ViewService::tell_over(const Training& training, Peer to) {
+  streams_->send(to, {.kind = training.number == 0 ? Kind::over : Kind::finished});
+  streams_->flush(to);
 }
 
 void ViewService::on_meet(Peer from, const std::string& place) {
@@ -202,7 +312,7 @@ void ViewService::on_meet(Peer from, const std::string& place) {
 // come too late.
 void ViewService::on_finished(Peer from, Member& member) {
   member.left = true;
-  if (member.joined) return;
+  if (member.training || member.refused) return;
   meeting_over_ = true;
   streams_->send(from, {.kind = Kind::finished});
 }
@@ -212,69 +322,80 @@ void ViewService::on_closed(Peer from, const std::string& how) {
   if (found == members_.end()) return;
   const Member member = found->second;
   members_.erase(found);
-  if (!member.joined || over_) return;
-  if (member.left) {
-    if (member.who.kind == Peer::Kind::worker) state_.finish_worker(member.who.number);
-  } else {
+  if (!member.training || over_) return;
+  if (!member.left)
     lose(member, how);
-  }
-  publish();
+  else if (member.who.kind == Peer::Kind::worker)
+    member.training->state.finish_worker(member.who.number);
+  publish(*member.training);
 }
 
 void ViewService::lose(const Member& member, const std::string& how) {
   const std::string words =
       member.last.empty() ? how : fmt::format("{} after {}", how, member.last);
-  if (member.who.kind == Peer::Kind::worker)
-    state_.lose_worker(member.who.number, words);
-  else
-    state_.lose_server(member.who.number, words);
+  const int number = member.who.number;
+  Training& training = *member.training;
+  if (member.who.kind == Peer::Kind::worker) {
+    training.state.lose_worker(number, words);
+    if (!training.over) lost_[number] = words;
+    return;
+  }
+  training.state.lose_server(number, words);
+  if (training.over)
+    log(LogLevel::warning, "{} {}", training.state.view().servers[number].name, words);
+  if (training.number == 0) lose_before_it_came(number, words);
 }
 
-void ViewService::publish() {
-  if (state_.view() == told_) return;
-  for (const std::string& line : changes(told_, state_.view()))
+// A server's process has gone, which was to come to later trainings, too.
+void ViewService::lose_before_it_came(int server, const std::string& words) {
+  for (Training& training : trainings_) {
+    const auto expected = training.expected.find(server);
+    if (expected == training.expected.end()) continue;
+    const std::string& name = trainings_.front().state.view().servers[server].name;
+    training.state.miss_server(expected->second, name, words);
+    training.expected.erase(expected);
+    publish(training);
+  }
+}
+
+void ViewService::publish(Training& training) {
+  const View& view = training.state.view();
+  if (training.over || view == training.told) return;
+  for (const std::string& line : changes(training.told, view))
     log(line.ends_with("has finished") || line.ends_with("has come") ? LogLevel::info
                                                                      : LogLevel::warning,
-        "{}", line);
-  told_ = state_.view();
+        "{}{}", training.number == 0 ? "" : fmt::format("training {}: ", training.number), line);
+  training.told = view;
   changed_.notify_all();
   for (const auto& [peer, member] : members_)
-    if (member.joined) streams_->send(peer, {.kind = Kind::view, .text = to_text(told_)});
-  if (snapshots_) snapshots_->on_view(told_, Clock::now());
+    if (member.training == &training)
+      streams_->send(peer, {.kind = Kind::view, .text = to_text(view)});
+  if (snapshots_) snapshots_->on_view(view, Clock::now());
   // Else those that end with the failure would be reported as lost, too.
-  if (!told_.failure.empty())
-    end_servers(told_.failure);
-  else if (all_workers_gone())
-    end_when_saved();
+  if (!view.failure.empty())
+    end_job(view.failure);
+  else if (all_workers_gone(training.told))
+    end_when_saved(training);
   for (const auto& [peer, member] : members_) streams_->flush(peer);
 }
 
-bool ViewService::any_worker_came() const {
-  return std::ranges::any_of(state_.view().workers,
-                             [](const ProcessView& worker) { return worker.comings > 0; });
-}
-
-bool ViewService::all_workers_gone() const {
-  return told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
-           return worker.alive || worker.ending.empty();
-         });
-}
-
-// The job is over: what the servers have at its end is the last snapshot.
-void ViewService::end_when_saved() {
-  const bool workers =
-      std::ranges::any_of(told_.workers, [](const ProcessView& worker) { return worker.alive; });
-  if (over_ || workers) return;
-  const bool trained = state_.begun() && any_worker_came();
-  if (snapshots_ && told_.failure.empty() && trained) {
+// What the servers have at the end of the only training is the last snapshot.
+void ViewService::end_when_saved(Training& training) {
+  const View& view = training.state.view();
+  if (over_ || training.over || std::ranges::any_of(view.workers, &ProcessView::alive)) return;
+  const bool trained = training.state.begun() && any_worker_came(view);
+  if (snapshots_ && view.failure.empty() && trained) {
     if (!std::exchange(last_cut_, true)) {
       snapshots_->give_up("no worker is left, the last snapshot begins", Clock::now(),
                           LogLevel::info);
-      snapshots_->begin(state_.view(), Clock::now());
+      snapshots_->begin(view, Clock::now());
     }
     if (snapshots_->busy()) return;
   }
-  end_servers(told_.failure);
+  training.over = true;
+  for (const auto& [peer, member] : members_)
+    if (member.training == &training && member.who.kind == Peer::Kind::server)
+      tell_over(training, peer);
 }
 
 void ViewService::tell_cuts() {
@@ -282,13 +403,13 @@ void ViewService::tell_cuts() {
   if (!cut || over_) return;
   const auto of_whom = last_cut_ ? Peer::Kind::server : Peer::Kind::worker;
   for (const auto& [peer, member] : members_) {
-    if (!member.joined || member.who.kind != of_whom) continue;
+    if (!member.training || member.who.kind != of_whom) continue;
     streams_->send(peer, *cut);
     streams_->flush(peer);
   }
 }
 
-void ViewService::end_servers(const std::string& why) {
+void ViewService::end_job(const std::string& why) {
   if (std::exchange(over_, true)) return;
   ended_.notify_all();
   for (const auto& [peer, member] : members_) {
@@ -306,9 +427,10 @@ void ViewService::look_after(TimePoint now) {
     on_closed(peer, fmt::format("was silent for {} ms", options_.silence.count()));
   }
   // Before that there is nothing to keep, however long the workers take to start.
-  if (snapshots_ && state_.begun() && any_worker_came() && !over_) {
+  const ViewState& first = trainings_.front().state;
+  if (snapshots_ && first.begun() && any_worker_came(first.view()) && !over_) {
     snapshots_->look_after(now);
-    if (snapshots_->due(now) && !last_cut_) snapshots_->begin(state_.view(), now);
+    if (snapshots_->due(now) && !last_cut_) snapshots_->begin(first.view(), now);
   }
   if (now < next_beat_) return;
   next_beat_ = now + options_.silence / kBeatsPerLimit;

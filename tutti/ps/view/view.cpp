@@ -97,8 +97,24 @@ std::vector<std::string> changes(const View& before, const View& after) {
   return lines;
 }
 
-ViewState::ViewState(int num_servers, int num_workers, bool backups, int reserved)
-    : num_servers_(num_servers), reserved_(reserved), backups_(backups) {
+std::vector<int> servers_for_later(const View& first, int num_servers) {
+  std::vector<int> chosen(num_servers, -1);
+  std::vector<int> spare;
+  for (int server = 0; server < std::ssize(first.servers); ++server) {
+    if (!first.servers[server].alive) continue;
+    if (server < num_servers)
+      chosen[server] = server;
+    else
+      spare.push_back(server);
+  }
+  auto next = spare.begin();
+  for (int& server : chosen)
+    if (server < 0 && next != spare.end()) server = *next++;
+  return chosen;
+}
+
+ViewState::ViewState(int num_servers, int num_workers, bool backups, int reserved, bool later)
+    : num_servers_(num_servers), reserved_(reserved), backups_(backups), later_(later) {
   if (num_servers < 1) throw UsageError(fmt::format("{} servers; expected 1 or more", num_servers));
   if (num_workers < 1) throw UsageError(fmt::format("{} workers; expected 1 or more", num_workers));
   view_.servers.resize(num_servers);
@@ -129,28 +145,61 @@ int ViewState::add_server(const std::string& process, const std::string& address
 }
 
 void ViewState::begin_if_all_here() {
-  auto& servers = view_.servers;
+  const auto& servers = view_.servers;
   std::vector<int> first(num_servers_);
-  int spare = num_servers_;
+  int spare = num_servers_ - 1;
+  int stands_in = -1;
   for (int p = 0; p < num_servers_; ++p) {
     first[p] = p;
     if (servers[p].alive) continue;
-    // One that died is replaced by one that came beside the first; another one may still come.
-    const bool died = !servers[p].ending.empty();
-    while (spare < std::ssize(servers) && !servers[spare].alive) ++spare;
-    if (!died || spare == std::ssize(servers)) return;
-    first[p] = spare++;
+    if (servers[p].ending.empty()) return;  // it may still come
+    spare = spare_after(spare);
+    if (spare < std::ssize(servers))
+      first[p] = spare;
+    else if (later_ && any_alive())
+      first[p] = stands_in = alive_after(stands_in);
+    else
+      return;
   }
   const auto before = view_.partitions;
-  for (int p = 0; p < num_servers_; ++p) {
-    view_.partitions[p].primary = first[p];
-    if (backups_ && num_servers_ > 1) view_.partitions[p].backup = first[(p + 1) % num_servers_];
-  }
+  for (int p = 0; p < num_servers_; ++p)
+    view_.partitions[p] = {.primary = first[p], .backup = backups_ ? backup_of(first, p) : -1};
   publish(before);
 }
 
-// Before the beginning: whether those that died have no spare.
+bool ViewState::any_alive() const {
+  return std::ranges::any_of(view_.servers, &ProcessView::alive);
+}
+
+// Round and round.
+int ViewState::alive_after(int server) const {
+  const int count = static_cast<int>(view_.servers.size());
+  do server = (server + 1) % count;
+  while (!view_.servers[server].alive);
+  return server;
+}
+
+// One that came beside the first.
+int ViewState::spare_after(int server) const {
+  do ++server;
+  while (server < std::ssize(view_.servers) && !view_.servers[server].alive);
+  return server;
+}
+
+// The next one's, of those that have partitions; -1: there is no other.
+int ViewState::backup_of(const std::vector<int>& first, int partition) const {
+  for (int next = 1; next < num_servers_; ++next)
+    if (const int server = first[(partition + next) % num_servers_]; server != first[partition])
+      return server;
+  return -1;
+}
+
+// Before the beginning: whether those that died have nobody in their place.
 bool ViewState::too_few() const {
+  if (later_)
+    return std::ranges::none_of(view_.servers, [](const ProcessView& server) {
+      return server.alive || server.ending.empty();
+    });
   const auto first = view_.servers.begin();
   const auto died = std::count_if(first, first + num_servers_, [](const ProcessView& server) {
     return !server.alive && !server.ending.empty();
@@ -186,6 +235,14 @@ void ViewState::lose_server(int server, const std::string& ending) {
   }
   for (PartitionView& partition : view_.partitions) take_from(partition, server);
   publish(before);
+}
+
+void ViewState::miss_server(int server, const std::string& name, const std::string& ending) {
+  ProcessView& missed = view_.servers.at(server);
+  if (missed.alive || !missed.ending.empty()) return;
+  missed.alive = true;
+  missed.name = name;
+  lose_server(server, ending);
 }
 
 void ViewState::lose_worker(int worker, const std::string& ending) {

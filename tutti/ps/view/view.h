@@ -59,13 +59,19 @@ bool was_lost_between(const View& before, const View& after, int worker);
 /// For people: a line a change from `before` to `after`; {} when nothing did.
 std::vector<std::string> changes(const View& before, const View& after);
 
+/// Which servers of the first training are those of one that begins now, by number there; -1: none
+/// is left. Who can keeps its number.
+std::vector<int> servers_for_later(const View& first, int num_servers);
+
 class ViewState {
  public:
   /// Views begin when so many servers have come. Partition p is server p's at first, its backup the
   /// next one's; with one server there are none. In place of one that has died by then is one that
   /// came beyond these; without such a spare its death is the end. Numbers below `reserved` are for
-  /// those that ask for theirs: a launcher starts them.
-  ViewState(int num_servers, int num_workers, bool backups = true, int reserved = 0);
+  /// those that ask for theirs: a launcher starts them. Of a `later` training the partitions of
+  /// servers that have died by then are those of the others.
+  ViewState(int num_servers, int num_workers, bool backups = true, int reserved = 0,
+            bool later = false);
 
   /// A server comes, also later to replace one. `process`: "host b, pid 77". `wanted`: its number
   /// among the first; -1: any. Returns the number. Throws UsageError when it is taken or beyond the
@@ -77,6 +83,8 @@ class ViewState {
   /// Somebody is gone, a worker maybe before it came; `ending` is a predicate: "was killed by
   /// SIGKILL". Idempotent.
   void lose_server(int server, const std::string& ending);
+  /// Of a later training: that server of the first ones has died, and will not come.
+  void miss_server(int server, const std::string& name, const std::string& ending);
   void lose_worker(int worker, const std::string& ending);
   /// A worker has done what there was to do.
   void finish_worker(int worker);
@@ -95,6 +103,10 @@ class ViewState {
  private:
   void end_worker(int worker, const std::string& ending, bool finished);
   void begin_if_all_here();
+  bool any_alive() const;
+  int alive_after(int server) const;
+  int spare_after(int server) const;
+  int backup_of(const std::vector<int>& first, int partition) const;
   bool too_few() const;
   PartitionView& named(int partition);
   void take_from(PartitionView& partition, int server);
@@ -104,6 +116,7 @@ class ViewState {
   const int num_servers_;
   const int reserved_;
   const bool backups_;
+  const bool later_;
   View view_;
   std::set<std::pair<int, int>> cut_off_;  // primaries, and servers that they do not reach
 };

@@ -17,6 +17,7 @@ void ViewLink::on_connected() {
   const bool worker = options_.who.kind == Peer::Kind::worker;
   streams_.send(Peer{}, {.kind = Kind::join,
                          .worker = worker ? options_.who.number : -1,
+                         .index = options_.training,
                          .sequence = options_.who.number,
                          .text = options_.name + "\n" + options_.where.text()});
 }

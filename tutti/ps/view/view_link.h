@@ -19,6 +19,7 @@ class ViewLink {
  public:
   struct Options {
     Peer who;          ///< a server of number -1 gets any
+    int training = 0;  ///< of the job, from 0 on
     std::string name;  ///< "server 1 (host b, pid 77)"
     Whereabouts where;
     Millis silence{kDefaultTimeLimit};

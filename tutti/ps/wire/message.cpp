@@ -8,7 +8,7 @@
 namespace tutti::ps {
 namespace {
 
-constexpr uint32_t kMagic = 0x31535054;  // "TPS1"
+constexpr uint32_t kMagic = 0x32535054;  // "TPS2"
 constexpr uint32_t kMostParts = 1 << 16;
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
@@ -17,8 +17,8 @@ constexpr std::string_view kNames[] = {
     "welcome",  "refused",  "settled",  "parameters", "rows",        "lease",       "leased",
     "begins",   "bring",    "brought",  "counts",     "waiting",     "leave",       "logged",
     "copying",  "chunk",    "copied",   "join",       "joined",      "view",        "synced",
-    "suspect",  "progress", "finished", "cut",        "written",     "meet",        "enlist",
-    "enlisted", "task",     "outcome",  "mapped",     "released"};
+    "suspect",  "progress", "finished", "also",       "over",        "cut",         "written",
+    "meet",     "enlist",   "enlisted", "task",       "outcome",     "mapped",      "released"};
 constexpr auto kLastKind = Message::Kind::released;
 static_assert(std::size(kNames) == static_cast<size_t>(kLastKind) + 1);
 

@@ -100,14 +100,19 @@ struct Message {
     chunk,    ///< `text` says of what, `payload` has it
     copied,   ///< that was all
     // With the view service.
-    join,      ///< server (`sequence` -1: any number) or worker: `text` says where it listens
+    join,      ///< server (`sequence` -1: any number) or worker, of training `index` of the job:
+               ///< `text` says where it listens
     joined,    ///< answer: the number is `sequence`, the silence limit `step` ms
     view,      ///< `text` is the view that counts from now on (view.h)
     synced,    ///< primary of `partition`: server `sequence` has caught up with me
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
     progress,  ///< both: still there; a process's `text` says what it did last
-    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed;
+    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed, or
+               ///< this training but the first;
                ///< coordinator to the service: no step is handed out any more, and the answer
+    also,      ///< service to a server of training 0: be, in a thread of your own, server `sequence`
+               ///< (-1: any) of training `index`, too
+    over,      ///< service to a server of training 0: it is over; others may come
     cut,       ///< service: to a worker: mark cut `sequence`, which began in this view and is to be
     ///< written to folder `text`; to a server, when no worker is left: write what you have
     written,  ///< primary: `partition` of cut `sequence` is on disk, `text` says what

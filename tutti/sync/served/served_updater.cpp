@@ -13,7 +13,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
+#include <string>
 
 #include "tutti/base/array.h"
 #include "tutti/base/detail/check.h"
@@ -32,6 +34,16 @@
 
 namespace tutti {
 namespace {
+
+// Which training of its job an optimizer made now is: all workers run one program, which makes its
+// optimizers in one order. A worker's steps for a coordinator may be begun anew, and are of one.
+int number_of_training(const ServedPlace& place, const Token& token) {
+  if (place.coordinated) return 0;
+  static std::mutex mutex;
+  static std::map<std::string, int> made;  // by job
+  const std::lock_guard lock(mutex);
+  return made[place.view_service.text() + " " + job_of_token(token)]++;
+}
 
 class ServedUpdater final : public Updater, public LateParameters {
  public:
@@ -231,6 +243,7 @@ void ServedUpdater::find_pieces() {
 void ServedUpdater::connect() {
   const Token token = require_token("parameter servers");
   ps::ClientOptions options{.worker = place_.worker,
+                            .training = number_of_training(place_, token),
                             .view_service = place_.view_service,
                             .limit = world_.time_limit,
                             .poll = place_.poll,

@@ -20,16 +20,14 @@
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
+#include "tutti/train/model/detail/written.h"
 #include "tutti/train/model/weights.h"
 #include "tutti/train/watch/detail/watcher.h"
 
 namespace tutti {
 
 namespace detail {
-namespace {
 
-/// Gives every parameter memory of its own again, as a second compile() must find it: the fused
-/// step keeps those of all replicas in one storage.
 void own_storage(const ReplicatedModules& modules) {
   const at::NoGradGuard no_grad;
   for (int local = 0; local < modules.size(); ++local) {
@@ -38,6 +36,8 @@ void own_storage(const ReplicatedModules& modules) {
     }
   }
 }
+
+namespace {
 
 // Throws before anything changes.
 void require_measures(const Strategy& strategy, const CompileOptions& options) {
@@ -266,11 +266,14 @@ void Model::compile(CompileOptions options) {
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   if (large_batch) options.optimizer = state.changed_for(*large_batch, options.optimizer);
-  Optimizer optimizer = std::visit(
-      [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
-  if (scale) optimizer.scale_losses(*scale);
+  const auto make = [&modules = state.modules, choice = options.optimizer, scale] {
+    Optimizer optimizer =
+        std::visit([&](const auto& one) { return Optimizer(modules, one); }, choice);
+    if (scale) optimizer.scale_losses(*scale);
+    return optimizer;
+  };
   state.compiled.emplace(
-      detail::Compiled{std::move(optimizer), std::move(goals), std::move(options.learning_rate),
+      detail::Compiled{make(), make, std::move(goals), std::move(options.learning_rate),
                        options.precision, detail::optimizer_words(options.optimizer),
                        std::move(words), num_states, std::move(large_batch), options.measures});
 }
@@ -286,17 +289,8 @@ OptimizerChoice Model::State::changed_for(detail::LargeBatchParts& parts,
 
 namespace {
 
-// `embedding tables "user", "item"`; "": it has none.
-std::string table_words(const torch::nn::Module& module) {
-  const auto tables = tables_of(table_layers_of(module));
-  if (tables.empty()) return "";
-  std::vector<std::string> names;
-  for (const ps::SparseTableSpec& table : tables) names.push_back('"' + table.name + '"');
-  return fmt::format("embedding table{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
-}
-
 void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path& path) {
-  const std::string tables = table_words(module);
+  const std::string tables = detail::table_words(module);
   if (tables.empty()) return;
   log(LogLevel::warning,
       "{} has no rows of {}: they are on servers, whose snapshots keep them "
@@ -325,89 +319,10 @@ void Model::State::save(const std::filesystem::path& path) {
 
 void Model::save(const std::filesystem::path& path) { state_->save(path); }
 
-namespace {
-
-// Why its rows are not for these tables of a model; "": they are.
-std::string why_not_for(const SparseTables& tables, const CheckpointManifest& checkpoint) {
-  std::vector<std::string> words;
-  for (const ps::SparseTableSpec& table : tables.specs()) words.push_back(table.words());
-  if (checkpoint.tables.empty()) return "it has none";
-  if (checkpoint.tables != words)
-    return fmt::format("they are of other tables\n  there: {}\n  here: {}",
-                       fmt::join(checkpoint.tables, "; "), fmt::join(words, "; "));
-  if (const std::string rule = tables.rule_name(); checkpoint.optimizer != rule)
-    return fmt::format("there they have the state of optimizer {}, here it is {}",
-                       checkpoint.optimizer, rule);
-  return "";
-}
-
-// Returns why the rows stay as they are; "": they are those at `path`.
-std::string load_rows(const std::optional<detail::Compiled>& compiled,
-                      const std::filesystem::path& path) {
-  if (!is_training(path)) return "it has none that load() takes; checkpoints of fit() have them";
-  if (!compiled) return "no optimizer holds them yet; compile() the model before";
-  if (compiled->optimizer.updater().parts().client != nullptr)
-    return "here they are on servers, which take those of their snapshots (--restore)";
-  SparseTables& tables = *compiled->optimizer.tables();
-  const TrainingCheckpoint checkpoint(path);
-  if (auto why = why_not_for(tables, checkpoint.manifest()); !why.empty()) return why;
-  try {
-    tables.restore(table_rows_of(checkpoint));
-  } catch (const DataError& error) {
-    throw DataError(fmt::format("load {}: {}", path.string(), error.what()));
-  }
-  return "";
-}
-
-}  // namespace
-
 void Model::State::weights_written() {
   laid_out->weights_changed();
   if (!compiled) return;
   if (auto* const copies = compiled->optimizer.updater().parts().copies) copies->take_over();
-}
-
-void Model::State::load_tables(const std::filesystem::path& path) {
-  const std::string tables = table_words(*modules.module(0));
-  if (tables.empty()) return;
-  const std::string why = load_rows(compiled, path);
-  if (!why.empty() && strategy.world().chief)
-    log(LogLevel::warning, "load {}: rows of {} stay as they are: {}", path.string(), tables, why);
-}
-
-namespace {
-
-// Into the parts of a model that are on several ranks.
-void load_whole(const WholeModel& whole, const std::filesystem::path& path, ModelState shapes,
-                const ParameterNames& names) {
-  for (NamedTensors* const tensors : {&shapes.parameters, &shapes.buffers})
-    for (auto& [name, tensor] : *tensors)
-      tensor = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  load_weights(shapes, path, names);
-  whole.scatter(shapes.parameters);
-  whole.scatter(shapes.buffers);
-}
-
-}  // namespace
-
-void Model::load(const std::filesystem::path& path) {
-  State& state = *state_;
-  const torch::nn::Module& first = *state.modules.module(0);
-  std::exception_ptr failure;
-  try {
-    if (const WholeModel* const whole = state.modules.whole()) {
-      load_whole(*whole, path, state.shapes(), all_names(first));
-    } else {
-      load_weights(state_of(first), path, all_names(first));
-      for (int local = 1; local < state.modules.size(); ++local)
-        detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
-      state.load_tables(path);
-    }
-    state.weights_written();
-  } catch (const std::exception&) {
-    failure = std::current_exception();
-  }
-  detail::agree_on_failure(state.strategy, failure, "load " + path.string());
 }
 
 std::string Model::weights_sha256() {

@@ -17,7 +17,7 @@ namespace tutti::ps::detail {
 inline std::string shown(const Json& value) {
   constexpr size_t kMostShown = 80;
   std::string text = dump_json(value);
-  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  if (text.size() > kMostShown) text.replace(kMostShown, std::string::npos, "...");
   return text;
 }
 

@@ -52,6 +52,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
 /// What compile() made.
 struct Compiled {
   Optimizer optimizer;
+  std::function<Optimizer()> make;  ///< another one, of the values that the modules have then
   Goals goals;
   std::optional<RateSchedule> rate;  ///< of a large batch: that of the last fit()
   Precision precision;
@@ -233,8 +234,6 @@ struct Model::State {
   /// Parameters of all replicas were written otherwise than by an update: the next goes on from
   /// these.
   void weights_written();
-  /// Rows of embedding tables, of Model::load().
-  void load_tables(const std::filesystem::path& path);
 
   Strategy strategy;
   std::shared_ptr<detail::LaidOut> laid_out;

@@ -1,0 +1,225 @@
+#include "tutti/ps/server/training_server.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/net/connect.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+constexpr int kMostThreads = 4;
+constexpr int64_t kLeastShared = 16;  // chunks of a piece: less work than waking a thread
+constexpr int64_t kCopyAhead = int64_t{4} << 20;  // of a copy, waiting to leave
+constexpr Millis kConnectLimit{5'000};
+constexpr Millis kPause{100};  // before the next try to connect
+// What takes longest, putting the rows of a table in order, takes a minute for about 200 million.
+constexpr Millis kLongestTurn{60'000};
+
+}  // namespace
+
+TrainingServer::TrainingServer(const ServerOptions& options, const Credentials& credentials,
+                               const Place& place, std::shared_ptr<SharedHeap> heap, Also also)
+    : options_(options),
+      training_(place.training),
+      also_(std::move(also)),
+      heap_(std::move(heap)),
+      listener_(place.address, credentials),
+      parallel_(options.threads > 0 ? options.threads
+                                    : std::clamp(host_facts().usable_cores, 1, kMostThreads)),
+      streams_(heap_, credentials,
+               {.message = [this](Peer from, Message m) { on_message(from, std::move(m)); },
+                .connected = [this](Peer peer) { on_connected(peer); },
+                .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }},
+               options.share_memory),
+      link_(streams_, {.who = {Peer::Kind::server, place.number},
+                       .training = place.training,
+                       .name = process_words(),
+                       .where = {listener_.address().text(), streams_.memory_name()},
+                       .silence = options.silence}) {
+  streams_.connect_to_service(options.view_service, options.limit);
+  pulse_.emplace(mutex_, kLongestTurn, [this] {
+    link_.beat(Clock::now(), last_words_);
+    return link_.until_beat(Clock::now());
+  });
+}
+
+void TrainingServer::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+  streams_.wake();
+}
+
+void TrainingServer::fail(std::exception_ptr why) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::move(why);
+  }
+  streams_.wake();
+}
+
+void TrainingServer::run() {
+  std::unique_lock lock(mutex_);
+  while (!finished_) {
+    const Millis limit = link_.until_beat(Clock::now());
+    pulse_->end_turn();
+    lock.unlock();
+    streams_.wait(limit, options_.poll);
+    lock.lock();
+    const TimePoint now = Clock::now();
+    pulse_->begin_turn(now);
+    turn(now);
+  }
+}
+
+void TrainingServer::turn(TimePoint looks) {
+  continue_copies();
+  streams_.process();
+  for (Message& written : writer_.take_written()) say_written(std::move(written));
+  if (failure_) std::rethrow_exception(failure_);
+  if (!pulse_->failure().empty()) throw Error(pulse_->failure());
+  // What the service said while this took its time is heard in the next turn.
+  if (const std::string silent = link_.silent(looks); !silent.empty()) throw PeerLost(silent);
+  if (state_ && !state_->over().empty()) throw Error(state_->over());
+  reach_followers();
+  last_words_ = last_words();
+  if (may_copy()) streams_.wake();
+}
+
+// What decides works without the lock, which it needs only to speak.
+template <class Decision>
+void TrainingServer::decide(Decision decision) {
+  struct Unlocked {
+    explicit Unlocked(std::mutex& held) : mutex(held) { mutex.unlock(); }
+    ~Unlocked() { mutex.lock(); }
+    std::mutex& mutex;
+  };
+  if (!state_) return;
+  const Unlocked unlocked(mutex_);
+  decision(*state_);
+}
+
+void TrainingServer::on_message(Peer from, Message message) {
+  if (from != Peer{})
+    return decide([&](ServerState& state) { state.on_message(from, std::move(message)); });
+  link_.hear();
+  switch (message.kind) {
+    case Kind::joined:
+      link_.on_joined(message);
+      pulse_->wake();  // it may have to beat more often than it thought
+      begin(static_cast<int>(message.sequence));
+      break;
+    case Kind::refused: throw UsageError(message.text);
+    case Kind::view:
+      decide([&](ServerState& state) { state.on_view(view_from(message.text)); });
+      break;
+    case Kind::cut:
+      decide([&](ServerState& state) { state.cut_all(message.sequence, message.text); });
+      break;
+    case Kind::also:
+      if (also_) also_(static_cast<int>(message.index), static_cast<int>(message.sequence));
+      break;
+    case Kind::over: state_.reset(); break;
+    case Kind::finished:
+      if (!message.text.empty()) throw Error(message.text);
+      finished_ = true;
+      break;
+    default: break;
+  }
+}
+
+void TrainingServer::begin(int number) {
+  number_ = number;
+  state_.emplace(
+      number,
+      Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
+              .charge = [heap = heap_](int64_t bytes) { heap->charge(bytes); },
+              .for_each = [this](int64_t count, const auto& fn) { for_each(count, fn); }},
+      [this](Peer to, Message message) { deliver(to, std::move(message)); },
+      [this](int partition, std::shared_ptr<PartitionCut> cut) {
+        writer_.add(partition, std::move(cut));
+      });
+  streams_.take_from(listener_, kServerPurpose, Peer::Kind::primary);
+  streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
+}
+
+// As much as the connections take, before process() finds out what to wait for: a large table is
+// not read ahead of them.
+void TrainingServer::continue_copies() {
+  if (!state_) return;
+  for (const int follower : state_->copies_to())
+    if (has_room(follower)) decide([&](ServerState& state) { state.continue_copies(follower); });
+}
+
+bool TrainingServer::may_copy() const {
+  return state_ && std::ranges::any_of(state_->copies_to(),
+                                       [this](int follower) { return has_room(follower); });
+}
+
+bool TrainingServer::has_room(int follower) const {
+  return streams_.bytes_waiting(server_peer(follower)) < kCopyAhead;
+}
+
+void TrainingServer::say_written(Message written) {
+  streams_.send(Peer{}, std::move(written));
+  streams_.flush(Peer{});
+}
+
+void TrainingServer::for_each(int64_t count, const std::function<void(int64_t)>& fn) {
+  if (count >= kLeastShared) return parallel_(count, fn);
+  for (int64_t i = 0; i < count; ++i) fn(i);
+}
+
+// What the next forward needs first goes first, behind short words.
+void TrainingServer::deliver(Peer to, Message message) {
+  const int priority = message.kind == Kind::parameters ? 1 + message.piece
+                       : message.kind == Kind::rows     ? 1
+                                                        : 0;
+  // The answer to a push is two messages, of which this is the first.
+  const bool more_follows = message.kind == Kind::settled;
+  const std::lock_guard lock(mutex_);
+  streams_.send(to, std::move(message), priority);
+  if (!more_follows) streams_.flush(to);
+}
+
+void TrainingServer::on_connected(Peer peer) {
+  if (peer == Peer{})
+    link_.on_connected();
+  else
+    decide([&](ServerState& state) { state.on_connected(peer); });
+}
+
+void TrainingServer::on_closed(Peer peer, const std::string& how) {
+  if (peer == Peer{} && finished_) return;
+  if (peer == Peer{}) throw PeerLost("the view service: " + how);
+  decide([&](ServerState& state) { state.on_closed(peer, how); });
+}
+
+void TrainingServer::reach_followers() {
+  if (!state_) return;
+  for (const int follower : state_->followers()) {
+    const Peer peer{Peer::Kind::server, follower};
+    const ProcessView& process = state_->view().servers[follower];
+    TimePoint& next_try = next_tries_[follower];
+    if (streams_.has(peer) || Clock::now() < next_try) continue;
+    next_try = Clock::now() + kPause;
+    streams_.connect(peer, Whereabouts::from(process.address),
+                     {.purpose = kServerPurpose, .rank = number_}, process.name, kConnectLimit);
+  }
+}
+
+std::string TrainingServer::last_words() const {
+  if (!state_) return "";
+  int64_t pushes = 0;
+  for (const int partition : state_->partitions())
+    pushes += state_->partition(partition).counts().pushes;
+  return fmt::format("{} pushes", pushes);
+}
+
+}  // namespace tutti::ps
