@@ -286,7 +286,11 @@ void ViewService::tell_of(const Training& training, Peer to, int server) {
 }
 
 void ViewService::tell_server_that_came(Peer from, const Member& member) {
-  if (member.training->over) tell_over(*member.training, from);
+  if (member.training->over) {
+    log(LogLevel::info, "{} has come",
+        member.training->state.view().servers[member.who.number].name);
+    tell_over(*member.training, from);
+  }
   if (member.training->number > 0) return;
   for (const Training& training : trainings_)
     if (training.number > 0 && !training.over) tell_of(training, from, member.who.number);
