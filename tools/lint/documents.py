@@ -11,7 +11,7 @@ a console block the program is run without arguments and must exit 0; "```cpp co
 compiling alone.
 
 "```console run" is a session: its commands run as printed, in order, in a folder that all sessions of
-the page share; ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
+the page share, with what readers are to have themselves (readers_data.py: photos/, new/, housing.csv); ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
 beside the next, and has come to its end at the end of the block. A command whose program is not on
 this machine (srun) is named as left out. In every ```console and ```sh block, flags of `tutti` commands must be known to
 that command's --help. All programs become one source file, each in a namespace of its own, so that
@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 
+import readers_data
 from common import ROOT, Tree, blank, finding
 
 PAGES = (r"README\.md", r"docs/.*\.md", r"examples/.*\.md")
@@ -393,7 +394,9 @@ def run_sessions(tree, build, pages):
             if pages and path not in pages:
                 continue
             folder = pathlib.Path(name, re.sub(r"\W+", "_", path))
-            folder.mkdir(exist_ok=True)
+            if not folder.exists():
+                folder.mkdir()
+                readers_data.write(folder)
             wrong, missing = run_session(build, session, folder)
             count += len(session.commands) - len(missing)
             found += [finding("docs", path, command.line, problem) for command, problem in wrong]
