@@ -13,7 +13,8 @@ compiling alone.
 "```console run" is a session: its commands run as printed, in order, in a folder that all sessions of
 the page share, with what readers are to have themselves (readers_data.py: photos/, new/, housing.csv); ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
 beside the next, and has come to its end at the end of the block. A command whose program is not on
-this machine (srun) is named as left out. In every ```console and ```sh block, flags of `tutti` commands must be known to
+this machine (srun) is named as left out; so is a session of "```console run hosts", of which each line
+runs on a host of its own, h0 and then h1 (hosts.py), where there can be none. In every ```console and ```sh block, flags of `tutti` commands must be known to
 that command's --help. All programs become one source file, each in a namespace of its own, so that
 the torch headers are read once.
 
@@ -33,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 
+import hosts
 import readers_data
 from common import ROOT, Tree, blank, finding
 
@@ -228,11 +230,11 @@ def settings(build):
 class Running:
     """A command that was started; its end is waited for by problem()."""
 
-    def __init__(self, build, folder, command):
+    def __init__(self, build, folder, command, where=()):
         self.command = command
         self.out, self.err = (tempfile.TemporaryFile("w+") for _ in range(2))
         self.process = subprocess.Popen(
-            ["sh", "-c", command.text.removesuffix("&")],
+            [*where, "sh", "-c", command.text.removesuffix("&")],
             cwd=folder,
             env=settings(build),
             stdin=subprocess.DEVNULL,
@@ -285,14 +287,23 @@ def missing_program(build, text):
 
 
 def run_session(build, session, folder):
-    """[(command, what is wrong)], [(command, the program that is missing)]."""
+    """[(command, what is wrong)], [(command, what is missing)]."""
+    if "hosts" not in session.block.options:
+        return run_lines(build, session, folder, lambda number: ())
+    if not hosts.possible():
+        return [], [(session.commands[0], "root and iproute2, for two hosts")]
+    with hosts.Hosts() as two:
+        return run_lines(build, session, folder, two.on)
+
+
+def run_lines(build, session, folder, place_of):
     wrong, left_out, beside = [], [], []
-    for command in session.commands:
+    for number, command in enumerate(session.commands):
         if missing := missing_program(build, command.text):
             left_out.append((command, missing))
             continue
         prepare_folder(folder, build, session.program, command.text)
-        running = Running(build, folder, command)
+        running = Running(build, folder, command, place_of(number))
         if command.text.endswith("&"):
             beside.append(running)
         elif problem := running.problem():
@@ -403,7 +414,7 @@ def run_sessions(tree, build, pages):
             left_out += [f"{path}:{command.line} ({program})" for command, program in missing]
     print(f"documentation: {count} commands of sessions run, {len(found)} wrong")
     if left_out:
-        print(f"left out, since their programs are not on this machine: {', '.join(left_out)}")
+        print(f"left out, for what is not on this machine: {', '.join(left_out)}")
     return found
 
 
