@@ -51,7 +51,7 @@ class Bench:
         if model not in self.files:
             path = self.folder / f"{model}.machine.json"
             words = [TUTTI, "plan", "measure", model, *self.data(model), "--out", path, "--batches", *BATCHES[model],
-                     "--most-spread", 1]
+                     "--most-spread", 10]
             subprocess.run([str(word) for word in ("taskset", "-c", CORES[0], *words)], check=True,
                            stdout=subprocess.DEVNULL)
             machine = json.loads(path.read_text())

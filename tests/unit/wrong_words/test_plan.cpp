@@ -70,6 +70,8 @@ TEST(WrongPlan, ModelsMachinesAndJobs) {
          "1e-6"},
         {"no job ends within"}},
        {{"measure", "mlp", "--data", "nowhere", "--out", folder / "m.json"}, {"nowhere"}},
+       {{"measure", "mlp", "--data", kDoodles, "--context", "2", "--out", folder / "m.json"},
+        {"--context 2: is for text"}},
        {{"measure", "nlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json"},
         {"mlp"}},
        {{"measure", "mlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json",

@@ -272,6 +272,7 @@ void add_plan_measure(Command& plan) {
               "their median; more is an error");
   command.add("--threads", "INT", &flags->threads, in_range(1, 4096), "Of LibTorch");
   add_data_flags(command, flags->data_flags);
+  add_text_flags(command, flags->data_flags);
   add_gpt_flags(command, flags->gpt);
   add_optimizer_flags(command, flags->optimizer);
   command.footer =
