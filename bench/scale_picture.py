@@ -7,8 +7,8 @@ that does nothing else:
     build/bin/tutti bench scale --model $model --replicas 1,2 --rounds 9 --data examples/data/quickdraw \\
         --json /tmp/$model.json
   done
-  cat /tmp/mlp.json /tmp/cnn.json /tmp/wide.json > bench/results/scale_epyc-2core_202611.json
-  python3 bench/scale_picture.py bench/results/scale_epyc-2core_202611.json docs/guide/scale.svg
+  cat /tmp/mlp.json /tmp/cnn.json /tmp/wide.json > bench/results/scale_xeon-2core_202611.json
+  python3 bench/scale_picture.py bench/results/scale_xeon-2core_202611.json docs/guide/scale.svg
 """
 
 import html
