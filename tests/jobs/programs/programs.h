@@ -46,6 +46,10 @@ Learnt learnt(Model& model, const History& history);
 double epoch_of(Strategy strategy, DistributedDataset& data, int64_t epoch,
                 const std::function<double(ReplicaContext&, const DistributedBatch&)>& step);
 
+/// Of an mlp that trains doodles for so many epochs of eight steps.
+std::string weights_of_mlp(
+    const Strategy& strategy, int64_t epochs, const std::function<void()>& after_epoch = [] {});
+
 /// Doodles of the checkout, three classes: images [1, 28, 28] float32 and labels.
 inline data::Dataset doodles(int64_t count) {
   return data::quickdraw("examples/data/quickdraw", {.split = "train"}).take(count);

@@ -1,11 +1,7 @@
 // Several trainings in one job, whose servers and workers die in them or between them.
 #include <fstream>
 
-#include "tutti/tutti.h"
-
 #include "tests/jobs/parameter_server/served_job.h"
-#include "tests/jobs/programs/programs.h"
-#include "tests/support/run_ranks.h"
 #include "tests/support/run_workers.h"
 
 namespace tutti::test {
@@ -14,37 +10,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::SizeIs;
-
-constexpr Millis kSoon{20'000};
-
-// Of a training of so many epochs of eight steps.
-std::string weights_of(const Strategy& strategy, int64_t epochs,
-                       const std::function<void(Training&)>& after_epoch = [](Training&) {}) {
-  Model model(strategy, [] { return models::mlp(); });
-  model.compile({.loss = losses::sparse_categorical_crossentropy()});
-  model.fit(doodles(160).batch(20),
-            {.epochs = epochs,
-             .callbacks = {callbacks::lambda("says", {.on_epoch_end = after_epoch})},
-             .verbose = 0});
-  return model.weights_sha256();
-}
-
-Strategy strategy_of(const std::string& kind, bool in_step = true) {
-  StrategyOptions options{.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 3};
-  if (!in_step) options.served.staleness = ps::Staleness::unbounded();
-  return Strategy(options);
-}
-
-// Two trainings; the second waits for a file.
-// arguments: that file, epochs of the second, "in step" or "out of step".
-RANK_PROGRAM(two_trainings) {
-  const Strategy strategy = strategy_of("parameter_server", rank.arguments.at(2) == "in step");
-  rank.mark("first " + weights_of(strategy, 1));
-  for (const Deadline deadline(kSoon); !std::filesystem::exists(rank.arguments.at(0));)
-    if (deadline.passed()) throw Timeout("nobody wrote " + rank.arguments.at(0));
-  rank.mark("second " + weights_of(strategy, std::stoi(rank.arguments.at(1)),
-                                   [&](Training&) { rank.mark("epoch of the second"); }));
-}
 
 class TwoTrainings : public ::testing::Test {
  protected:
@@ -56,7 +21,9 @@ class TwoTrainings : public ::testing::Test {
   }
   void go() const { std::ofstream(go_) << "go"; }
   static void expect_weights(const Job& job, int64_t epochs) {
-    const std::string expected = weights_of(strategy_of("mirrored"), epochs);
+    const auto alone = run_workers(1, "mlp_alone", {std::to_string(epochs)});
+    ASSERT_EQ(alone.exit_code, 0) << alone.log;
+    const std::string expected = lines_after(alone.log, "alone ").at(0);
     EXPECT_THAT(lines_after(job.log(), "second "), AllOf(SizeIs(2), Each(expected))) << job.log();
   }
 

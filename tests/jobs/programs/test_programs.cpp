@@ -1,4 +1,5 @@
-// Each program as threads, as processes and in turn, and what trains often on servers, too: one sha.
+// Each program as threads, as processes and in turn, and what trains often on servers, too: one
+// sha.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr int kReplicas = 2;
@@ -56,11 +58,31 @@ RANK_PROGRAM(load_after_training) {
   }
 }
 
+Strategy strategy_of(const std::string& kind, bool in_step = true) {
+  StrategyOptions options{.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 3};
+  if (!in_step) options.served.staleness = ps::Staleness::unbounded();
+  return Strategy(options);
+}
+
+RANK_PROGRAM(mlp_alone) {
+  rank.mark("alone " + weights_of_mlp(strategy_of("one_device"), std::stoi(rank.arguments.at(0))));
+}
+
+// Two trainings, of test_lost_between.cpp; the second waits for a file.
+// arguments: that file, epochs of the second, "in step" or "out of step".
+RANK_PROGRAM(two_trainings) {
+  const Strategy strategy = strategy_of("parameter_server", rank.arguments.at(2) == "in step");
+  rank.mark("first " + weights_of_mlp(strategy, 1));
+  for (const Deadline soon(Millis{20'000}); !std::filesystem::exists(rank.arguments.at(0));)
+    if (soon.passed()) throw Timeout("nobody wrote " + rank.arguments.at(0));
+  rank.mark("second " + weights_of_mlp(strategy, std::stoi(rank.arguments.at(1)),
+                                       [&] { rank.mark("epoch of the second"); }));
+}
+
 CommandResult run_served(const std::string& program, const std::string& arguments) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
-  return run_command(
-      {TUTTI_PROGRAM, "run", "-n", "2", "--servers", "2", self},
-      {"TUTTI_TEST_PROGRAM=" + program, "TUTTI_TEST_ARGUMENTS=" + arguments + "\n"});
+  return run_command({TUTTI_PROGRAM, "run", "-n", "2", "--servers", "2", self},
+                     {"TUTTI_TEST_PROGRAM=" + program, "TUTTI_TEST_ARGUMENTS=" + arguments + "\n"});
 }
 
 class Programs : public ::testing::TestWithParam<NamedProgram> {};
@@ -72,8 +94,8 @@ TEST_P(Programs, TrainTheSameHoweverTheyRun) {
   const Learnt expected = run_as("mirrored", GetParam(), threads.path());
   EXPECT_LT(expected.last, expected.first) << "nothing was learnt";
   EXPECT_EQ(run_as("one_device", GetParam(), turns.path()).weights, expected.weights);
-  const auto job =
-      run_workers(kReplicas, "run_program", {GetParam().name, processes.path().string(), "multi_worker"});
+  const auto job = run_workers(kReplicas, "run_program",
+                               {GetParam().name, processes.path().string(), "multi_worker"});
   ASSERT_EQ(job.exit_code, 0) << job.log;
   EXPECT_THAT(lines_after(job.log, "sha "), AllOf(SizeIs(kReplicas), Each(expected.weights)))
       << job.log;
@@ -99,8 +121,7 @@ TEST(ServedModel, TakesNoWeightsOnceItHasTrained) {
   const auto job = run_served("load_after_training", folder.path().string());
   ASSERT_EQ(job.exit_code, 0) << job.out << job.err;
   EXPECT_THAT(lines_after(job.out + job.err, "refused: "),
-              AllOf(SizeIs(kReplicas), Each(::testing::HasSubstr("have trained this model for 2 "
-                                                                 "steps"))))
+              AllOf(SizeIs(kReplicas), Each(HasSubstr("have trained this model for 2 steps"))))
       << job.out << job.err;
 }
 

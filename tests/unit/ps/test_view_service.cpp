@@ -126,9 +126,8 @@ class Trainings : public ::testing::Test {
   }
 
   const Credentials credentials{Token::random(), "test", nullptr};
-  ViewService service{{.num_servers = 2, .num_workers = 1},
-                      *Address::from_number("127.0.0.1", 0),
-                      credentials};
+  ViewService service{
+      {.num_servers = 2, .num_workers = 1}, *Address::from_number("127.0.0.1", 0), credentials};
   std::vector<std::unique_ptr<Member>> servers;
   std::unique_ptr<Member> worker = member();
 };
@@ -234,7 +233,8 @@ TEST(ViewService, SnapshotsAreOfOneTraining) {
   ASSERT_TRUE(worker.join(0));
   ASSERT_TRUE(later.join(0, 1));
   ASSERT_TRUE(later.hears(Kind::refused));
-  EXPECT_THAT(later.heard[Kind::refused].text, HasSubstr("snapshots are of jobs with one training"));
+  EXPECT_THAT(later.heard[Kind::refused].text,
+              HasSubstr("snapshots are of jobs with one training"));
 }
 
 TEST(ViewService, AnswersWhileADiskHangs) {

@@ -39,6 +39,8 @@ class ServerProcess {
 
  private:
   struct Later {
+    template <class... Arguments>
+    explicit Later(const Arguments&... arguments) : server(arguments...) {}
     TrainingServer server;
     std::atomic<bool> over{false};
     std::thread thread{};
@@ -49,8 +51,8 @@ class ServerProcess {
       if (later->over) later->thread.join();
       return later->over.load();
     });
-    auto later = std::unique_ptr<Later>(
-        new Later{{options_, credentials_, {training, number, address_}, heap_}});
+    auto later = std::make_unique<Later>(options_, credentials_,
+                                         TrainingServer::Place{training, number, address_}, heap_);
     later->thread = start_thread("a server of another training", [this, own = later.get()] {
       try {
         own->server.run();

@@ -47,10 +47,9 @@ bool all_workers_gone(const View& view) {
 
 ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
                          const Credentials& credentials)
-    : options_(options),
-      listener_(at, credentials) {
-  trainings_.push_back({.state = {options.num_servers, options.num_workers, options.backups,
-                                  options.reserved}});
+    : options_(options), listener_(at, credentials) {
+  trainings_.push_back(
+      {.state = {options.num_servers, options.num_workers, options.backups, options.reserved}});
   if (!options.snapshots.folder.empty())
     snapshots_.emplace(options.snapshots, [this] { streams_->wake(); });
   streams_ = std::make_unique<Streams>(
@@ -258,10 +257,10 @@ ViewService::Training& ViewService::begin_training() {
         "a second optimizer on these servers, and --snapshots or --restore: snapshots are of jobs "
         "with one training; leave them out, or save the model by checkpoints");
   const View& first = trainings_.front().state.view();
-  Training& training = trainings_.emplace_back(Training{
-      .number = static_cast<int>(trainings_.size()),
-      .state = {options_.num_servers, options_.num_workers, options_.backups, options_.num_servers,
-                true}});
+  Training& training =
+      trainings_.emplace_back(Training{.number = static_cast<int>(trainings_.size()),
+                                       .state = {options_.num_servers, options_.num_workers,
+                                                 options_.backups, options_.num_servers, true}});
   const std::vector<int> hosts = servers_for_later(first, options_.num_servers);
   for (int number = 0; number < options_.num_servers; ++number) {
     if (hosts[number] >= 0)

@@ -6,7 +6,8 @@
 ///
 /// A job has any number of trainings, one after the other or several at once: an optimizer of the
 /// workers each, numbered as a worker's program makes them. Each has views, servers (threads of the
-/// same processes) and an end of its own. Thread rule: every function may be called from any thread.
+/// same processes) and an end of its own.
+/// Thread rule: every function may be called from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -51,7 +52,8 @@ class ViewService {
   View view() const;
   /// That have begun, those that are over among them.
   int num_trainings() const;
-  /// Until `done` holds for the first training's view, or it says why the job cannot go on; whether it does by then.
+  /// Until `done` holds for the first training's view, or that says why the job cannot go on;
+  /// whether it does by then.
   bool wait_until(const std::function<bool(const View&)>& done, const Deadline& deadline) const;
   /// A worker has ended, as whoever started it says: of one that never came nobody else would. Of
   /// others their connections tell.

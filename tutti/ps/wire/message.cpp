@@ -13,12 +13,12 @@ constexpr uint32_t kMostParts = 1 << 16;
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
 constexpr std::string_view kNames[] = {
-    "hello",    "assign",   "push",     "pull",       "sparse_push", "sparse_pull", "mark",
-    "welcome",  "refused",  "settled",  "parameters", "rows",        "lease",       "leased",
-    "begins",   "bring",    "brought",  "counts",     "waiting",     "leave",       "logged",
-    "copying",  "chunk",    "copied",   "join",       "joined",      "view",        "synced",
-    "suspect",  "progress", "finished", "also",       "over",        "cut",         "written",
-    "meet",     "enlist",   "enlisted", "task",       "outcome",     "mapped",      "released"};
+    "hello",   "assign",   "push",     "pull",       "sparse_push", "sparse_pull", "mark",
+    "welcome", "refused",  "settled",  "parameters", "rows",        "lease",       "leased",
+    "begins",  "bring",    "brought",  "counts",     "waiting",     "leave",       "logged",
+    "copying", "chunk",    "copied",   "join",       "joined",      "view",        "synced",
+    "suspect", "progress", "finished", "also",       "over",        "cut",         "written",
+    "meet",    "enlist",   "enlisted", "task",       "outcome",     "mapped",      "released"};
 constexpr auto kLastKind = Message::Kind::released;
 static_assert(std::size(kNames) == static_cast<size_t>(kLastKind) + 1);
 

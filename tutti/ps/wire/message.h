@@ -107,11 +107,11 @@ struct Message {
     synced,    ///< primary of `partition`: server `sequence` has caught up with me
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
     progress,  ///< both: still there; a process's `text` says what it did last
-    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed, or
-               ///< this training but the first;
+    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed,
+               ///< or this training, unless it is the first;
                ///< coordinator to the service: no step is handed out any more, and the answer
-    also,      ///< service to a server of training 0: be, in a thread of your own, server `sequence`
-               ///< (-1: any) of training `index`, too
+    also,      ///< service to a server of training 0: be in a thread of your own, too, server
+               ///< `sequence` (-1: any) of training `index`
     over,      ///< service to a server of training 0: it is over; others may come
     cut,       ///< service: to a worker: mark cut `sequence`, which began in this view and is to be
     ///< written to folder `text`; to a server, when no worker is left: write what you have
