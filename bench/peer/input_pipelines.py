@@ -143,7 +143,7 @@ def grain_photos(files, way, workers):
     return lambda: samples
 
 
-def cropped_by_ffmpeg(file):
+def frames_by_ffmpeg(file):
     """SPDL's own decoder; the crop is drawn for the size that the header has."""
     import random
     import spdl.io
@@ -151,20 +151,32 @@ def cropped_by_ffmpeg(file):
     top, left, height, width = random_crop(packets.height, packets.width, random)
     flip = ",hflip" if random.random() < 0.5 else ""
     crop = f"crop={width}:{height}:{left}:{top}:exact=1,scale={SIDE}:{SIDE}:flags=bilinear{flip},format=pix_fmts=rgb24"
-    frames = spdl.io.decode_packets(packets, filter_desc=crop)
-    return spdl.io.to_numpy(spdl.io.convert_frames(frames))
+    return spdl.io.decode_packets(packets, filter_desc=crop)
+
+
+def cropped_by_ffmpeg(file):
+    import spdl.io
+    return spdl.io.to_numpy(spdl.io.convert_frames(frames_by_ffmpeg(file)))
+
+
+def batch_of_frames(frames):
+    """Their pixels are copied once, into the batch."""
+    import spdl.io
+    return normalized(spdl.io.to_numpy(spdl.io.convert_frames(frames)))
 
 
 def spdl_photos(files, way, workers):
     import random
     import numpy
     from spdl.pipeline import PipelineBuilder
-    cropped = CROPPED.get(way, cropped_by_ffmpeg)
+    by_frames = way == "frames"
+    cropped = frames_by_ffmpeg if by_frames else CROPPED.get(way, cropped_by_ffmpeg)
+    to_batch = batch_of_frames if by_frames else lambda rows: normalized(numpy.stack(rows))
 
     def passes():
         pipeline = (PipelineBuilder().add_source(random.sample(files, len(files))).pipe(cropped, concurrency=workers)
-                    .aggregate(PHOTO_BATCH).pipe(lambda rows: normalized(numpy.stack(rows)))
-                    .add_sink(4).build(num_threads=workers))
+                    .aggregate(PHOTO_BATCH).pipe(to_batch, concurrency=2)
+                    .add_sink(4).build(num_threads=workers + 1))
         with pipeline.auto_stop():
             yield from pipeline
     return passes
@@ -231,7 +243,8 @@ SETTINGS = {
     "photos": [f"dataloader:{way}:{workers}" for way in ("torchvision", "pillow") for workers in range(CORES + 1)]
     + [f"tf_data:{way}:{workers}" for way in ("photos", "batches") for workers in (0, CORES)]
     + [f"grain:{way}:{workers}" for way in ("pillow", "opencv") for workers in (0, CORES)]
-    + [f"spdl:{way}:{workers}" for way in ("ffmpeg", "pillow", "opencv") for workers in (CORES, CORES + 1)],
+    + [f"spdl:{way}:{workers}" for way in ("frames", "ffmpeg", "pillow", "opencv")
+       for workers in (CORES, CORES + 1, 2 * CORES)],
     "doodles": [f"dataloader:{way}:{workers}" for way in ("samples", "batches") for workers in range(CORES + 1)]
     + ["tf_data:samples", "tf_data:batches", "grain:samples", "grain:batches"]}
 
