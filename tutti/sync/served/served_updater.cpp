@@ -40,9 +40,10 @@ namespace {
 int number_of_training(const ServedPlace& place, const Token& token) {
   if (place.coordinated) return 0;
   static std::mutex mutex;
-  static std::map<std::string, int> made;  // by job
+  static std::map<std::string, int> made;  // by job and worker
   const std::lock_guard lock(mutex);
-  return made[place.view_service.text() + " " + job_of_token(token)]++;
+  return made[fmt::format("{} {} {}", place.view_service.text(), job_of_token(token),
+                          place.worker)]++;
 }
 
 class ServedUpdater final : public Updater, public LateParameters {
