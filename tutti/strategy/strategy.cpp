@@ -242,9 +242,18 @@ const StrategyOptions& Strategy::options() const noexcept { return state_->optio
 const World& Strategy::world() const noexcept { return state_->world; }
 MovingShares* Strategy::moving_shares() const noexcept { return state_->moving.get(); }
 
-void Strategy::take_batches_from(NextBatch next) { state_->next_batch = std::move(next); }
+void Strategy::take_batches_from(NextBatch next, const void* whose) {
+  state_->next_batches.emplace_back(whose, std::move(next));
+}
 
-const Strategy::NextBatch& Strategy::next_batch() const noexcept { return state_->next_batch; }
+void Strategy::take_no_more_batches_from(const void* whose) {
+  std::erase_if(state_->next_batches, [&](const auto& each) { return each.first == whose; });
+}
+
+const Strategy::NextBatch& Strategy::next_batch() const noexcept {
+  static const NextBatch none;
+  return state_->next_batches.empty() ? none : state_->next_batches.back().second;
+}
 
 Membership& Strategy::membership() const noexcept { return state_->membership; }
 

@@ -127,10 +127,12 @@ class Strategy {
   void resize(int replicas, std::vector<double> shares = {});
 
   /// Where workers are not in step, set by the Optimizer that is connected to servers: gives this
-  /// worker its next batch of an epoch (-1: none left), and takes back the one before.
+  /// worker its next batch of an epoch (-1: none left), and takes back the one before. Once `whose`
+  /// is gone, that of the one before it.
   using NextBatch =
       std::function<int64_t(int dataset, int64_t epoch, int64_t num_batches, int64_t returned)>;
-  void take_batches_from(NextBatch next);
+  void take_batches_from(NextBatch next, const void* whose);
+  void take_no_more_batches_from(const void* whose);
   const NextBatch& next_batch() const noexcept;
 
   /// By what workers tell each other things outside of run().

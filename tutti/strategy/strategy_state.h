@@ -81,8 +81,8 @@ struct StrategyState {
   std::unique_ptr<detail::ReplicaMeeting> meeting;  ///< for merge()
   std::vector<DeviceMark> brought;                  ///< by local replica: what it brings to merge()
   std::vector<std::weak_ptr<WorldMember>> followers;
-  std::vector<std::weak_ptr<Updater>> updaters;  ///< of its optimizers
-  Strategy::NextBatch next_batch;
+  std::vector<std::weak_ptr<Updater>> updaters;                           ///< of its optimizers
+  std::vector<std::pair<const void*, Strategy::NextBatch>> next_batches;  ///< by optimizer
   int num_datasets = 0;
   std::exception_ptr failure;  ///< the first of this world's; its group is of no use after it
   std::shared_ptr<void> trace;

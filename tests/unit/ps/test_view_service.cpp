@@ -206,8 +206,26 @@ TEST_F(Trainings, BeginWithoutAServerThatWasLostInAnother) {
 TEST_F(Trainings, CannotBeSkipped) {
   const auto hasty = member();
   hasty->say({.kind = Kind::join, .worker = 0, .index = 7, .text = "it\n"});
-  EXPECT_TRUE(hasty->drive_until([&] { return !hasty->closed.empty(); }));
+  ASSERT_TRUE(hasty->hears(Kind::refused));
+  EXPECT_THAT(hasty->heard[Kind::refused].text,
+              HasSubstr("worker 0 comes to training 7; there are 1 workers, and 1 trainings"));
+  const auto stranger = member();
+  ASSERT_TRUE(stranger->join(5, 1));
+  EXPECT_TRUE(stranger->hears(Kind::refused));
+  const auto server = member();
+  server->say({.kind = Kind::join, .worker = -1, .index = 1, .text = "s\n"});
+  EXPECT_TRUE(server->drive_until([&] { return !server->closed.empty(); }));
   EXPECT_EQ(service.num_trainings(), 1);
+}
+
+// Its launcher says so: nobody else knows of it.
+TEST_F(Trainings, BeginWithoutAWorkerThatEndedBetweenThem) {
+  finish_first();
+  service.lose_worker(0, "was killed by SIGKILL");
+  const auto other = member();
+  ASSERT_TRUE(other->join(0, 1));  // as if it were another's
+  ASSERT_TRUE(other->hears(Kind::view));
+  EXPECT_TRUE(other->sees([](const View& view) { return view.workers[0].alive; }));
 }
 
 // It would be the coordinator's word that all is over.

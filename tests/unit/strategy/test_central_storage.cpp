@@ -189,25 +189,29 @@ class Apart : public testing::Test {
 
   // From now on the others bring `others`, and this worker is there unless `absent`.
   void meet(const std::map<int, std::vector<double>>& others, bool absent = false) {
-    strategy_->membership().meet_at([=](std::span<const std::byte> own) {
-      Brought all;
-      for (const auto& [worker, values] : others) {
-        const auto bytes = std::as_bytes(std::span(values));
-        all[worker] = {bytes.begin(), bytes.end()};
-      }
-      if (!absent) all[1] = {own.begin(), own.end()};
-      return all;
-    });
+    strategy_->membership().meet_at(
+        [=](std::span<const std::byte> own) {
+          Brought all;
+          for (const auto& [worker, values] : others) {
+            const auto bytes = std::as_bytes(std::span(values));
+            all[worker] = {bytes.begin(), bytes.end()};
+          }
+          if (!absent) all[1] = {own.begin(), own.end()};
+          return all;
+        },
+        nullptr);
   }
 
   // Who is there in each of the next meetings; the last for ever.
   void meet_in_turn(const std::vector<std::vector<int>>& turns) {
-    strategy_->membership().meet_at([=, turn = size_t{0}](std::span<const std::byte>) mutable {
-      Brought all;
-      for (const int worker : turns[std::min(turn, turns.size() - 1)]) all[worker] = {};
-      ++turn;
-      return all;
-    });
+    strategy_->membership().meet_at(
+        [=, turn = size_t{0}](std::span<const std::byte>) mutable {
+          Brought all;
+          for (const int worker : turns[std::min(turn, turns.size() - 1)]) all[worker] = {};
+          ++turn;
+          return all;
+        },
+        nullptr);
   }
 
   std::optional<Strategy> strategy_;

@@ -115,8 +115,8 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
   launch.end_together = true;
   launch.stopped_limit = options.silence;
   launch.prepare = [this](const std::string& view_service) { return start(view_service); };
-  launch.lost = [this](const WorkerResult& worker) {
-    if (service_) service_->lose_worker(worker.worker, worker.ending());
+  launch.lost = [this](int worker, const std::string& ending) {
+    if (service_) service_->lose_worker(worker, ending);
   };
 }
 

@@ -263,6 +263,8 @@ void Job::hear_other_nodes() {
   const auto failure =
       other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
   if (!failure) return;
+  if (options_.lost && failure->worker >= 0)
+    options_.lost(failure->worker, "ended on its node: " + failure->words);
   if (ending_.first_signal() != 0) return;  // what fails from then on follows from it
   // Workers that died here because they lost a peer are no cause.
   const bool cause_here = std::any_of(deaths_.begin(), deaths_.end(), [](const auto& death) {

@@ -53,8 +53,8 @@ void Job::on_death(Worker& worker) {
   if (result.failed() && !leads && start_again(worker)) return;
   deaths_.push_back({index_of(worker), result.failed(), result.follows()});
   if (leads) ending_.on_lead_ended(Clock::now());
+  if (options_.lost) options_.lost(result.worker, result.ending());
   if (!result.failed()) return;
-  if (options_.lost) options_.lost(result);
   if (other_nodes_ && !result.stopped_by_launcher)
     other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));
   ending_.on_failure(Clock::now());

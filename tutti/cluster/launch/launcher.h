@@ -38,8 +38,9 @@ struct LaunchOptions {
   /// Called once, when all nodes have met and before the first worker starts, with the word of node
   /// 0. Returns more NAME=value for each worker. May start processes, which stay the caller's own.
   std::function<std::vector<std::string>(const std::string& word)> prepare{};
-  /// Called for each worker that has failed and is not started again, as it ends.
-  std::function<void(const WorkerResult& worker)> lost{};
+  /// Called for each worker that has ended and is not started again, and for the first that failed
+  /// on another node: its number, and how it ended ("exited with code 1").
+  std::function<void(int worker, const std::string& ending)> lost{};
   bool end_together = false;  ///< several nodes: stay until the workers of all of them have ended
   /// Several nodes: and learn how the job has ended on the others (LaunchResult::root_elsewhere).
   bool tell_endings = false;

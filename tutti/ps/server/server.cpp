@@ -31,7 +31,8 @@ class ServerProcess {
                [this](int training, int number) { begin(training, number); }) {}
 
   ~ServerProcess() {
-    for (const auto& later : later_) later->server.stop();
+    for (const auto& later : later_)
+      if (const auto server = later->server.lock()) server->stop();
     for (const auto& later : later_) later->thread.join();
   }
 
@@ -39,29 +40,32 @@ class ServerProcess {
 
  private:
   struct Later {
-    template <class... Arguments>
-    explicit Later(const Arguments&... arguments) : server(arguments...) {}
-    TrainingServer server;
+    std::weak_ptr<TrainingServer> server;  // its thread's
     std::atomic<bool> over{false};
-    std::thread thread{};
+    std::thread thread;
   };
 
   void begin(int training, int number) {
     std::erase_if(later_, [](const auto& later) {
-      if (later->over) later->thread.join();
-      return later->over.load();
+      const bool over = later->over;
+      if (over) later->thread.join();
+      return over;
     });
-    auto later = std::make_unique<Later>(options_, credentials_,
-                                         TrainingServer::Place{training, number, address_}, heap_);
-    later->thread = start_thread("a server of another training", [this, own = later.get()] {
-      try {
-        own->server.run();
-      } catch (const std::exception&) {
-        first_.fail(std::current_exception());
-      }
-      own->over = true;
-    });
-    later_.push_back(std::move(later));
+    auto server = std::make_shared<TrainingServer>(
+        options_, credentials_, TrainingServer::Place{training, number, address_}, heap_);
+    later_.push_back(std::make_unique<Later>());
+    later_.back()->server = server;
+    later_.back()->thread =
+        start_thread("a server of another training",
+                     [this, own = later_.back().get(), server = std::move(server)]() mutable {
+                       try {
+                         server->run();
+                       } catch (const std::exception&) {
+                         first_.fail(std::current_exception());
+                       }
+                       server.reset();
+                       own->over = true;
+                     });
   }
 
   const ServerOptions options_;

@@ -76,6 +76,10 @@ void TrainingServer::run() {
     pulse_->begin_turn(now);
     turn(now);
   }
+  pulse_->end_turn();
+  link_.say_goodbye();
+  streams_.flush(Peer{});
+  forget();
 }
 
 void TrainingServer::turn(TimePoint looks) {
@@ -92,17 +96,26 @@ void TrainingServer::turn(TimePoint looks) {
   if (may_copy()) streams_.wake();
 }
 
-// What decides works without the lock, which it needs only to speak.
-template <class Decision>
-void TrainingServer::decide(Decision decision) {
+// What may take long goes without the lock, so that the pulse beats.
+template <class Action>
+void TrainingServer::without_lock(Action action) {
   struct Unlocked {
     explicit Unlocked(std::mutex& held) : mutex(held) { mutex.unlock(); }
     ~Unlocked() { mutex.lock(); }
     std::mutex& mutex;
   };
-  if (!state_) return;
   const Unlocked unlocked(mutex_);
-  decision(*state_);
+  action();
+}
+
+// What decides needs the lock only to speak.
+template <class Decision>
+void TrainingServer::decide(Decision decision) {
+  if (state_) without_lock([&] { decision(*state_); });
+}
+
+void TrainingServer::forget() {
+  without_lock([gone = std::move(state_)]() mutable { gone.reset(); });
 }
 
 void TrainingServer::on_message(Peer from, Message message) {
@@ -123,9 +136,11 @@ void TrainingServer::on_message(Peer from, Message message) {
       decide([&](ServerState& state) { state.cut_all(message.sequence, message.text); });
       break;
     case Kind::also:
-      if (also_) also_(static_cast<int>(message.index), static_cast<int>(message.sequence));
+      if (also_)
+        without_lock(
+            [&] { also_(static_cast<int>(message.index), static_cast<int>(message.sequence)); });
       break;
-    case Kind::over: state_.reset(); break;
+    case Kind::over: forget(); break;
     case Kind::finished:
       if (!message.text.empty()) throw Error(message.text);
       finished_ = true;
@@ -136,7 +151,7 @@ void TrainingServer::on_message(Peer from, Message message) {
 
 void TrainingServer::begin(int number) {
   number_ = number;
-  state_.emplace(
+  state_ = std::make_unique<ServerState>(
       number,
       Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
               .charge = [heap = heap_](int64_t bytes) { heap->charge(bytes); },

@@ -37,7 +37,8 @@ class TrainingServer {
   TrainingServer(const ServerOptions& options, const Credentials& credentials, const Place& place,
                  std::shared_ptr<SharedHeap> heap, Also also = {});
 
-  /// Until its training, or, of the first, the job is over. Throws as run_server().
+  /// Until its training, or, of the first, the job is over; then says goodbye, and has forgotten
+  /// all. Throws as run_server().
   void run();
   /// run() returns soon.
   void stop();
@@ -46,8 +47,11 @@ class TrainingServer {
 
  private:
   void turn(TimePoint looks);
+  template <class Action>
+  void without_lock(Action action);
   template <class Decision>
   void decide(Decision decision);
+  void forget();
   void on_message(Peer from, Message message);
   void begin(int number);
   void continue_copies();
@@ -68,7 +72,7 @@ class TrainingServer {
   const std::shared_ptr<SharedHeap> heap_;
   Listener listener_;
   ParallelFor parallel_;
-  std::optional<ServerState> state_;
+  std::unique_ptr<ServerState> state_;
   Streams streams_;
   ViewLink link_;
   SnapshotWriter writer_{[this] { streams_.wake(); }};

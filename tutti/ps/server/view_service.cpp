@@ -99,16 +99,12 @@ void ViewService::lose_worker(int worker, const std::string& ending) {
   const std::lock_guard lock(mutex_);
   if (over_) return;
   const std::string how = is_text(ending) ? ending : "ended";
-  bool there = false;
+  lost_.emplace(worker, how);
   for (Training& training : trainings_) {
-    if (training.state.view().workers.at(worker).alive) {
-      there = true;
-      continue;
-    }
+    if (training.state.view().workers.at(worker).alive) continue;
     training.state.lose_worker(worker, how);
     publish(training);
   }
-  if (!there) lost_.emplace(worker, how);
   streams_->wake();
 }
 
@@ -238,24 +234,32 @@ void ViewService::join(Training& training, Member& member, const std::string& pr
 ViewService::Training& ViewService::training_for(int64_t number, Peer who) {
   const bool worker = who.kind == Peer::Kind::worker;
   const auto begun = static_cast<int64_t>(trainings_.size());
-  if (number < 0 || number > begun || (number == begun && !worker))
+  if (number < 0 || (number >= begun && !worker))
     throw Mismatch(fmt::format("it joins training {} of {}", number, begun));
-  if (number == begun) return begin_training();
+  if (number >= begun) return begin_training(number, who.number);
   Training& training = trainings_[number];
   if (training.over && worker)
     throw UsageError(fmt::format(
-        "worker {} comes to training {} of this job, which is over: a worker that is started again "
-        "begins its program anew, and can go on in the first training alone; train those after it "
-        "by jobs of their own, or without --restarts",
-        who.number, number));
+        "worker {} comes to training {} of this job, which is over{}", who.number, number,
+        begun == 1 ? ", since no worker of it was left"
+                   : ": a worker that is started again begins its program anew, and can go on in "
+                     "the first training alone; train those after it by jobs of their own, or "
+                     "without --restarts"));
   return training;
 }
 
-ViewService::Training& ViewService::begin_training() {
+ViewService::Training& ViewService::begin_training(int64_t number, int worker) {
+  const auto begun = static_cast<int64_t>(trainings_.size());
+  if (number > begun || worker >= options_.num_workers || !trainings_.front().state.begun())
+    throw UsageError(fmt::format(
+        "worker {} comes to training {}; there are {} workers, and {} trainings have begun: all "
+        "workers are to make the same optimizers, in one order",
+        worker, number, options_.num_workers, begun));
   if (!options_.snapshots.folder.empty() || !options_.snapshots.goes_on_from.empty())
     throw UsageError(
-        "a second optimizer on these servers, and --snapshots or --restore: snapshots are of jobs "
-        "with one training; leave them out, or save the model by checkpoints");
+        "a second optimizer on these servers (load() behind compile() makes one), and --snapshots "
+        "or --restore: snapshots are of jobs with one training; load() before compile(), or leave "
+        "them out");
   const View& first = trainings_.front().state.view();
   Training& training =
       trainings_.emplace_back(Training{.number = static_cast<int>(trainings_.size()),

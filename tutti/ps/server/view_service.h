@@ -55,8 +55,8 @@ class ViewService {
   /// Until `done` holds for the first training's view, or that says why the job cannot go on;
   /// whether it does by then.
   bool wait_until(const std::function<bool(const View&)>& done, const Deadline& deadline) const;
-  /// A worker has ended, as whoever started it says: of one that never came nobody else would. Of
-  /// others their connections tell.
+  /// A worker has ended, as whoever started it says: of one that is in no training now nobody else
+  /// would. Of others their connections tell.
   void lose_worker(int worker, const std::string& ending);
 
  private:
@@ -88,7 +88,7 @@ class ViewService {
   void join(Training& training, Member& member, const std::string& process,
             const std::string& where);
   Training& training_for(int64_t number, Peer who);
-  Training& begin_training();
+  Training& begin_training(int64_t number, int worker);
   void tell_of(const Training& training, Peer to, int server);
   void tell_over(const Training& training, Peer to);
   void tell_server_that_came(Peer from, const Member& member);

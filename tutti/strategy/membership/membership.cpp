@@ -25,7 +25,7 @@ Membership::ByWorker Membership::exchange_at_servers(std::span<const std::byte> 
     throw UsageError(
         "workers that may be lost meet at the servers, to which the optimizer connects: make it "
         "(or compile()) first");
-  return at_servers_(own);
+  return at_servers_.back().second(own);
 }
 
 // By a collective of all replicas, of which the first of each worker has something to say: it names

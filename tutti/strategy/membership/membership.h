@@ -77,19 +77,24 @@ class Membership {
   /// all others know that it has come through. Collective over workers.
   void by_chief(const std::function<void()>& fn) const;
 
-  /// Of workers that may be lost: from now on they meet by `servers`, which the Optimizer is
-  /// connected to.
-  void meet_at(AtServers servers) { at_servers_ = std::move(servers); }
+  /// Of workers that may be lost: from now on they meet by `servers`, which the Optimizer `whose`
+  /// is connected to; once that is gone, by those of the one before.
+  void meet_at(AtServers servers, const void* whose) {
+    at_servers_.emplace_back(whose, std::move(servers));
+  }
+  void meet_no_more(const void* whose) {
+    std::erase_if(at_servers_, [&](const auto& each) { return each.first == whose; });
+  }
   /// Of workers in step: a place for theirs alone, without the other replicas'.
   EngineMeeting meeting() const;
 
  private:
-  bool can_meet() const noexcept { return all_stay() || at_servers_ != nullptr; }
+  bool can_meet() const noexcept { return all_stay() || !at_servers_.empty(); }
   ByWorker exchange_in_step(std::span<const std::byte> own) const;
   ByWorker exchange_at_servers(std::span<const std::byte> own) const;
 
   const World& world_;
-  AtServers at_servers_;
+  std::vector<std::pair<const void*, AtServers>> at_servers_;
 };
 
 namespace detail {

@@ -15,6 +15,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "tutti/base/array.h"
@@ -35,16 +36,53 @@
 namespace tutti {
 namespace {
 
-// Which training of its job an optimizer made now is: all workers run one program, which makes its
+// Which training of its job an optimizer is: all workers run one program, which makes its
 // optimizers in one order. A worker's steps for a coordinator may be begun anew, and are of one.
-int number_of_training(const ServedPlace& place, const Token& token) {
-  if (place.coordinated) return 0;
-  static std::mutex mutex;
-  static std::map<std::string, int> made;  // by job and worker
-  const std::lock_guard lock(mutex);
-  return made[fmt::format("{} {} {}", place.view_service.text(), job_of_token(token),
-                          place.worker)]++;
-}
+class NumberOfTraining {
+ public:
+  NumberOfTraining(const ServedPlace& place, const std::string& job)
+      : coordinated_(place.coordinated),
+        key_(fmt::format("{} {} {}", place.view_service.text(), job, place.worker)) {
+    const std::lock_guard lock(mutex());
+    Counts& counts = all()[key_];
+    if (coordinated_ && counts.living > 0)
+      throw UsageError(
+          "a second optimizer beside another, in a job with a coordinator: its workers train one "
+          "model");
+    number_ = coordinated_ ? 0 : counts.made++;
+    ++counts.living;
+  }
+  ~NumberOfTraining() {
+    const std::lock_guard lock(mutex());
+    Counts& counts = all()[key_];
+    --counts.living;
+    if (!joined_ && !coordinated_) --counts.made;
+  }
+  NumberOfTraining(const NumberOfTraining&) = delete;
+
+  int number() const noexcept { return number_; }
+  /// Else another one may have the number.
+  void joined() noexcept { joined_ = true; }
+
+ private:
+  struct Counts {
+    int made = 0;
+    int living = 0;
+  };
+  static std::mutex& mutex() {
+    static std::mutex of_all;
+    return of_all;
+  }
+  static std::map<std::string, Counts>& all() {
+    static std::map<std::string, Counts> by_job_and_worker;
+    return by_job_and_worker;
+  }
+
+  const bool coordinated_;
+  const std::string key_;
+  int number_ = 0;
+  bool joined_ = false;
+};
 
 class ServedUpdater final : public Updater, public LateParameters {
  public:
@@ -155,6 +193,7 @@ class ServedUpdater final : public Updater, public LateParameters {
   int pushed_ = 0;
   std::array<uint8_t, 2> told_{};  // by those that have pushed: require_trained()
   bool failed_ = false;            // parameters did not come
+  std::optional<NumberOfTraining> number_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<detail::HostExchange> host_;  // with others of the host; null: by itself
   std::unique_ptr<detail::BeforeUse> late_;     // parameters of step_; its parts are pieces
@@ -243,8 +282,9 @@ void ServedUpdater::find_pieces() {
 
 void ServedUpdater::connect() {
   const Token token = require_token("parameter servers");
+  number_.emplace(place_, job_of_token(token));
   ps::ClientOptions options{.worker = place_.worker,
-                            .training = number_of_training(place_, token),
+                            .training = number_->number(),
                             .view_service = place_.view_service,
                             .limit = world_.time_limit,
                             .poll = place_.poll,
@@ -256,6 +296,7 @@ void ServedUpdater::connect() {
   client_ = std::make_unique<ps::Client>(
       options, Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
       [this](int piece) { return initial(piece); }, detail::restore_of(spec_, place_.worker));
+  number_->joined();
 }
 
 ps::Bytes ServedUpdater::initial(int number) const {

@@ -213,8 +213,9 @@ class Model {
   void save(const std::filesystem::path& path);
   /// Into all replicas. Of a checkpoint the rows of embedding tables too, with the state of their
   /// optimizer, where compile() has made such tables in this process; tables that stay as they are
-  /// a warning names, with the reason. Throws DataError that lists what does not fit; then nothing
-  /// has changed, unless it is in rows.
+  /// a warning names, with the reason. Behind compile() on parameter servers it begins another
+  /// training there, of the loaded values; UsageError once they have trained the model. Throws
+  /// DataError that lists what does not fit; then nothing has changed, unless it is in rows.
   void load(const std::filesystem::path& path);
 
   /// Of parameters and merged buffers (weights.h). Equal on all workers.

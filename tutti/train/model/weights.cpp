@@ -272,11 +272,10 @@ bool on_servers(const std::optional<detail::Compiled>& compiled) {
 void require_untrained(const detail::Compiled& compiled, const std::filesystem::path& path) {
   const int64_t steps = compiled.optimizer.updater().version();
   if (steps == 0) return;
-  throw UsageError(
-      fmt::format("load {}: the servers have trained this model for {} steps, and keep an "
-                  "optimizer's state for "
-                  "these weights: load into a new Model, and compile that",
-                  path.string(), steps));
+  throw UsageError(fmt::format(
+      "load {}: the servers have trained this model for {} steps, and keep an optimizer's state "
+      "for these weights: load() before compile(), into a new Model",
+      path.string(), steps));
 }
 
 }  // namespace
@@ -302,7 +301,12 @@ void Model::load(const std::filesystem::path& path) {
   detail::agree_on_failure(state.strategy, failure, "load " + path.string());
   if (on_servers(state.compiled)) {
     detail::own_storage(state.modules);
-    state.compiled->optimizer = state.compiled->make();
+    try {
+      state.compiled->optimizer = state.compiled->make();
+    } catch (...) {
+      state.compiled.reset();  // what it had is no more that of the modules
+      throw;
+    }
   }
 }
 

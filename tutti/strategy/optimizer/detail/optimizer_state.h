@@ -31,6 +31,10 @@ namespace tutti {
 struct Optimizer::State final : WorldMember {
   explicit State(const ReplicatedModules& modules_in)
       : modules(modules_in), strategy(modules.strategy()) {}
+  ~State() override {
+    strategy.membership().meet_no_more(this);
+    strategy.take_no_more_batches_from(this);
+  }
 
   std::vector<NamedTensors> named() const {
     std::vector<NamedTensors> all;
@@ -111,7 +115,8 @@ struct Optimizer::State final : WorldMember {
                updater->parts().client->meet(updater->version(), value, Deadline(limit)))
             all[worker] = {bytes.span.begin(), bytes.span.end()};
           return all;
-        });
+        },
+        this);
   }
 
   // Loops over a DistributedDataset then read the batches that no other worker has.
@@ -130,7 +135,8 @@ struct Optimizer::State final : WorldMember {
                        .agreed = returned < 0 ? asked : ""},
                       Deadline(2 * limit))
               .batch;
-        });
+        },
+        this);
   }
 
   int local_rank(const ReplicaContext& replica, std::string_view method) const {
