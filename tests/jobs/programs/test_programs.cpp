@@ -19,6 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int kReplicas = 2;
@@ -114,6 +115,7 @@ TEST_P(SeveralTrainings, OfOneProgramAreTheSameOnServers) {
   EXPECT_THAT(lines_after(job.out + job.err, "sha "),
               AllOf(SizeIs(kReplicas), Each(expected.weights)))
       << job.out << job.err;
+  EXPECT_THAT(job.err, Not(HasSubstr("server "))) << "one whose training is over is not lost";
 }
 
 TEST(ServedModel, TakesNoWeightsOnceItHasTrained) {
