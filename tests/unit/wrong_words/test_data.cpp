@@ -129,6 +129,28 @@ void expect_trained(const Words& words) {
   ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
 }
 
+TEST(WrongData, TablesOfOtherColumnsThanTheWeights) {
+  const TempFolder folder;
+  std::string rows = "area,rooms,town,price\n", towns = rows;
+  for (int i = 0; i < 40; ++i) {
+    rows += fmt::format("{},{},{},{}\n", 40 + i, 1 + i % 4, i % 2 == 0 ? "Oslo" : "Bergen", 9 * i);
+    towns += fmt::format("{},{},{},{}\n", 40 + i, 1 + i % 4, i % 2 == 0 ? "Oslo" : "Bodo", 9 * i);
+  }
+  put_bytes(folder / "rows.csv", rows);
+  put_bytes(folder / "towns.csv", towns);
+  const std::string run = folder / "run";
+  const Words learns = {"train", "linear_regression", "--target", "price", "--threads", "1"};
+  expect_trained(learns + Words{"--data", folder / "rows.csv", "--columns", "area,rooms,town",
+                                "--max-steps", "2", "--out", run});
+  const std::string from = "--from " + run + ": ";
+  expect_refused(
+      learns + Words{"--from", run},
+      {{{"--data", folder / "rows.csv", "--columns", "rooms,area,town"},
+        {from + "was trained on the columns area, rooms, town (2 words) for price; here they are "
+                "rooms, area, town (2 words) for price"}},
+       {{"--data", folder / "towns.csv"}, {from + "column \"town\" had the words Bergen, Oslo"}}});
+}
+
 TEST(WrongData, CannotBeWrittenByATextModel) {
   const TempFolder folder;
   const std::string rhyme = rhyme_in(folder), run = folder / "run";

@@ -26,6 +26,36 @@ bool restores(const TrainFlags& flags) {
          (flags.job.uses_servers() && of_launcher != nullptr && *of_launcher != '\0');
 }
 
+// "area, town (3 words) for price".
+std::string columns_of(const data::TableSpec& table) {
+  const auto words = [](const data::TableColumn& column) {
+    return column.kind == data::ColumnKind::number
+               ? column.name
+               : fmt::format("{} ({} words)", column.name, column.vocabulary.size());
+  };
+  std::vector<std::string> names;
+  for (const data::TableColumn& column : table.features) names.push_back(words(column));
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     table.target ? " for " + words(*table.target) : "");
+}
+
+// Scaled as each data is.
+void require_same_columns(const TrainFlags& flags, const data::TableSpec& there,
+                          const data::TableSpec& here) {
+  const std::string before = columns_of(there), now = columns_of(here);
+  if (before != now)
+    throw UsageError(
+        fmt::format("--from {}: was trained on the columns {}; here they are {}; expected the same "
+                    "ones in this order (--columns, --target)",
+                    flags.from, before, now));
+  for (size_t i = 0; i < there.features.size(); ++i)
+    if (there.features[i].vocabulary != here.features[i].vocabulary)
+      throw UsageError(fmt::format("--from {}: column \"{}\" had the words {}; here they are {}",
+                                   flags.from, there.features[i].name,
+                                   fmt::join(there.features[i].vocabulary, ", "),
+                                   fmt::join(here.features[i].vocabulary, ", ")));
+}
+
 // What has the same shapes, and means something else.
 void require_same_meaning(const TrainFlags& flags, const DataSpec& there, const DataSpec& here) {
   auto before = there.classes, now = here.classes;
@@ -35,6 +65,7 @@ void require_same_meaning(const TrainFlags& flags, const DataSpec& there, const 
     throw UsageError(
         fmt::format("--from {}: was trained with the classes in another order: {}; here it is {}",
                     flags.from, fmt::join(there.classes, ", "), fmt::join(here.classes, ", ")));
+  if (there.table && here.table) require_same_columns(flags, *there.table, *here.table);
   if (!there.gpt || !here.gpt) return;
   if (there.gpt->heads != here.gpt->heads)
     throw UsageError(fmt::format("--from {}: was trained with --heads {}, here it is --heads {}",
