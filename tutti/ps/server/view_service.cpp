@@ -173,6 +173,7 @@ void ViewService::take(Peer from, const Message& message) {
   }
   if (!member.training || member.who.kind != Peer::Kind::server)
     throw Mismatch(fmt::format("a {} of no server", name_of(message.kind)));
+  if (member.training->over) return;  // servers leave it, one before the other
   take_of_server(*member.training, member.who.number, message);
   publish(*member.training);
 }
