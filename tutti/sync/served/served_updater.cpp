@@ -13,7 +13,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -31,58 +30,11 @@
 #include "tutti/sync/served/detail/host_exchange.h"
 #include "tutti/sync/served/detail/piece_places.h"
 #include "tutti/sync/served/detail/served_spec.h"
+#include "tutti/sync/served/detail/training_number.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
 namespace {
-
-// Which training of its job an optimizer is: all workers run one program, which makes its
-// optimizers in one order. A worker's steps for a coordinator may be begun anew, and are of one.
-class NumberOfTraining {
- public:
-  NumberOfTraining(const ServedPlace& place, const std::string& job)
-      : coordinated_(place.coordinated),
-        key_(fmt::format("{} {} {}", place.view_service.text(), job, place.worker)) {
-    const std::lock_guard lock(mutex());
-    Counts& counts = all()[key_];
-    if (coordinated_ && counts.living > 0)
-      throw UsageError(
-          "a second optimizer beside another, in a job with a coordinator: its workers train one "
-          "model");
-    number_ = coordinated_ ? 0 : counts.made++;
-    ++counts.living;
-  }
-  ~NumberOfTraining() {
-    const std::lock_guard lock(mutex());
-    Counts& counts = all()[key_];
-    --counts.living;
-    if (!joined_ && !coordinated_) --counts.made;
-  }
-  NumberOfTraining(const NumberOfTraining&) = delete;
-
-  int number() const noexcept { return number_; }
-  /// Else another one may have the number.
-  void joined() noexcept { joined_ = true; }
-
- private:
-  struct Counts {
-    int made = 0;
-    int living = 0;
-  };
-  static std::mutex& mutex() {
-    static std::mutex of_all;
-    return of_all;
-  }
-  static std::map<std::string, Counts>& all() {
-    static std::map<std::string, Counts> by_job_and_worker;
-    return by_job_and_worker;
-  }
-
-  const bool coordinated_;
-  const std::string key_;
-  int number_ = 0;
-  bool joined_ = false;
-};
 
 class ServedUpdater final : public Updater, public LateParameters {
  public:
@@ -193,7 +145,7 @@ class ServedUpdater final : public Updater, public LateParameters {
   int pushed_ = 0;
   std::array<uint8_t, 2> told_{};  // by those that have pushed: require_trained()
   bool failed_ = false;            // parameters did not come
-  std::optional<NumberOfTraining> number_;
+  std::optional<detail::TrainingNumber> number_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<detail::HostExchange> host_;  // with others of the host; null: by itself
   std::unique_ptr<detail::BeforeUse> late_;     // parameters of step_; its parts are pieces
