@@ -16,6 +16,20 @@ if(TUTTI_WITH_NCCL AND TARGET torch_cuda)
   set(TUTTI_WITH_STEP_GRAPH ON)
 endif()
 
+# PJRT: the header of its interface, which comes with the plugin for CPUs (tools/setup --pjrt). Plugins
+# themselves are loaded by name when a program asks for one.
+file(GLOB tutti_pjrt_places
+  "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/xla_plugins/xla_cpu_pjrt/include")
+find_path(TUTTI_PJRT_INCLUDE pjrt_c_api.h HINTS ${tutti_pjrt_places})
+set(TUTTI_WITH_PJRT OFF)
+if(TUTTI_PJRT_INCLUDE)
+  set(TUTTI_WITH_PJRT ON)
+  add_library(tutti_pjrt_header INTERFACE)
+  target_include_directories(tutti_pjrt_header SYSTEM INTERFACE "${TUTTI_PJRT_INCLUDE}")
+  # Members of its table have the names of their types: with -Wpedantic an error to GCC.
+  target_compile_options(tutti_pjrt_header INTERFACE -Wno-pedantic)
+endif()
+
 # Parquet files: Arrow's C++ library, installed or in pip's pyarrow. Asked for, for it is larger than tutti.
 option(TUTTI_WITH_PARQUET "Read Parquet files by Arrow's C++ library" OFF)
 set(TUTTI_PYARROW_PYTHON "" CACHE FILEPATH "A Python with pyarrow, whose libraries TUTTI_WITH_PARQUET takes")

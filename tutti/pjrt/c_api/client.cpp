@@ -1,0 +1,267 @@
+#include "tutti/pjrt/client.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <future>
+#include <map>
+#include <thread>
+
+#include <protozero/pbf_writer.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/pjrt/c_api/detail/handles.h"
+
+namespace tutti::pjrt {
+namespace {
+
+using detail::arguments;
+
+// clang-format off
+constexpr std::array<std::pair<DType, PJRT_Buffer_Type>, 13> kTypes{{
+    {DType::boolean, PJRT_Buffer_Type_PRED}, {DType::uint8, PJRT_Buffer_Type_U8},
+    {DType::int8, PJRT_Buffer_Type_S8}, {DType::uint16, PJRT_Buffer_Type_U16},
+    {DType::int16, PJRT_Buffer_Type_S16}, {DType::uint32, PJRT_Buffer_Type_U32},
+    {DType::int32, PJRT_Buffer_Type_S32}, {DType::uint64, PJRT_Buffer_Type_U64},
+    {DType::int64, PJRT_Buffer_Type_S64}, {DType::float16, PJRT_Buffer_Type_F16},
+    {DType::bfloat16, PJRT_Buffer_Type_BF16}, {DType::float32, PJRT_Buffer_Type_F32},
+    {DType::float64, PJRT_Buffer_Type_F64},
+}};
+// clang-format on
+
+PJRT_Buffer_Type type_of(DType dtype) { return kTypes[static_cast<size_t>(dtype)].second; }
+
+DType dtype_of(const detail::Api& api, PJRT_Buffer_Type type) {
+  for (const auto& [dtype, known] : kTypes)
+    if (known == type) return dtype;
+  api.fail("PJRT_Buffer_ElementType",
+           fmt::format("elements of type {}, which tutti has not", static_cast<int>(type)));
+}
+
+/// Within the limit, in a thread of its own, which is left alone where it does not come back.
+std::shared_ptr<detail::ClientState> load(const std::string& path, const ClientOptions& options) {
+  auto loaded = std::make_shared<std::promise<std::shared_ptr<detail::ClientState>>>();
+  auto result = loaded->get_future();
+  std::thread([loaded, path, wanted = options.options] {
+    try {
+      auto state = std::make_shared<detail::ClientState>(detail::ClientState{
+          .api = detail::Api(path), .client = nullptr, .devices = {}, .facts = {}});
+      state->client = detail::make_client(state->api, wanted, [](std::string_view) {});
+      state->facts = detail::facts_of(state->api, state->client);
+      auto devices = arguments<PJRT_Client_AddressableDevices_Args>();
+      devices.client = state->client;
+      state->api.call(&PJRT_Api::PJRT_Client_AddressableDevices, "PJRT_Client_AddressableDevices",
+                      devices);
+      state->devices.assign(devices.addressable_devices,
+                            devices.addressable_devices + devices.num_addressable_devices);
+      loaded->set_value(std::move(state));
+    } catch (...) {
+      loaded->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_for(options.limit) != std::future_status::ready)
+    throw Timeout(fmt::format(
+        "plugin {}: not loaded within {} s, though a process of its own had it in time: does "
+        "another one hold its devices?",
+        path, std::chrono::duration<double>(options.limit).count()));
+  return result.get();
+}
+
+/// CompileOptionsProto of XLA, and its ExecutableBuildOptionsProto.
+std::string compile_options(int replicas) {
+  enum : protozero::pbf_tag_type {
+    kBuildOptions = 3,
+    kOrdinal = 1,
+    kReplicas = 4,
+    kPartitions = 5
+  };
+  std::string build, all;
+  protozero::pbf_writer writer(build);
+  writer.add_int64(kOrdinal, -1);
+  writer.add_int64(kReplicas, replicas);
+  writer.add_int64(kPartitions, 1);
+  protozero::pbf_writer(all).add_message(kBuildOptions, build);
+  return all;
+}
+
+int outputs_of(const detail::Api& api, PJRT_LoadedExecutable* loaded) {
+  auto executable = arguments<PJRT_LoadedExecutable_GetExecutable_Args>();
+  executable.loaded_executable = loaded;
+  api.call(&PJRT_Api::PJRT_LoadedExecutable_GetExecutable, "PJRT_LoadedExecutable_GetExecutable",
+           executable);
+  auto outputs = arguments<PJRT_Executable_NumOutputs_Args>();
+  outputs.executable = executable.executable;
+  api.call(&PJRT_Api::PJRT_Executable_NumOutputs, "PJRT_Executable_NumOutputs", outputs);
+  auto destroy = arguments<PJRT_Executable_Destroy_Args>();
+  destroy.executable = executable.executable;
+  api.call(&PJRT_Api::PJRT_Executable_Destroy, "PJRT_Executable_Destroy", destroy);
+  return static_cast<int>(outputs.num_outputs);
+}
+
+}  // namespace
+
+bool available() noexcept { return true; }
+
+Client Client::open(const std::string& path, const ClientOptions& options) {
+  using Key = std::pair<std::string, Options>;
+  static std::mutex mutex;
+  static std::map<Key, std::shared_ptr<detail::ClientState>> clients;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<detail::ClientState>& state = clients[Key(path, options.options)];
+  if (!state) {
+    probe_plugin(path, options.options, options.limit);
+    state = load(path, options);
+  }
+  return Client(state);
+}
+
+const PluginFacts& Client::facts() const { return state_->facts; }
+int Client::num_devices() const { return static_cast<int>(state_->devices.size()); }
+
+Buffer Client::to_device(const Array& array, int device) const {
+  if (device < 0 || device >= num_devices())
+    throw UsageError(fmt::format("{}: there is no device {}; it has {}", state_->api.words(),
+                                 device, num_devices()));
+  auto args = arguments<PJRT_Client_BufferFromHostBuffer_Args>();
+  args.client = state_->client;
+  args.data = array.data();
+  args.type = type_of(array.dtype());
+  args.dims = array.shape().data();
+  args.num_dims = array.shape().size();
+  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+  args.device = state_->devices[static_cast<size_t>(device)];
+  state_->api.call(&PJRT_Api::PJRT_Client_BufferFromHostBuffer, "PJRT_Client_BufferFromHostBuffer",
+                   args);
+  auto buffer = std::make_shared<detail::BufferState>(state_, args.buffer);
+  detail::watch(state_, args.done_with_host_buffer);
+  return Buffer(std::move(buffer));
+}
+
+Program Client::compile(std::string_view stablehlo, const CompileOptions& options) const {
+  if (options.replicas < 1 || options.replicas > num_devices())
+    throw UsageError(fmt::format("{} replicas on {} devices of {}: from 1 to {} are possible",
+                                 options.replicas, num_devices(), state_->api.words(),
+                                 num_devices()));
+  std::string code(stablehlo);
+  constexpr std::string_view kFormat = "mlir";
+  auto program = arguments<PJRT_Program>();
+  program.code = code.data();
+  program.code_size = code.size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  const std::string build = compile_options(options.replicas);
+  auto args = arguments<PJRT_Client_Compile_Args>();
+  args.client = state_->client;
+  args.program = &program;
+  args.compile_options = build.data();
+  args.compile_options_size = build.size();
+  state_->api.call(&PJRT_Api::PJRT_Client_Compile, "PJRT_Client_Compile", args);
+
+  auto state = std::make_shared<detail::ProgramState>();
+  state->client = state_;
+  state->executable = args.executable;
+  state->replicas = options.replicas;
+  state->num_outputs = outputs_of(state_->api, args.executable);
+  return Program(std::move(state));
+}
+
+DType Buffer::dtype() const {
+  auto args = arguments<PJRT_Buffer_ElementType_Args>();
+  args.buffer = state_->buffer;
+  const detail::Api& api = state_->client->api;
+  api.call(&PJRT_Api::PJRT_Buffer_ElementType, "PJRT_Buffer_ElementType", args);
+  return dtype_of(api, args.type);
+}
+
+std::vector<int64_t> Buffer::shape() const {
+  auto args = arguments<PJRT_Buffer_Dimensions_Args>();
+  args.buffer = state_->buffer;
+  state_->client->api.call(&PJRT_Api::PJRT_Buffer_Dimensions, "PJRT_Buffer_Dimensions", args);
+  return {args.dims, args.dims + args.num_dims};
+}
+
+Array Buffer::to_host(const Deadline& deadline) const {
+  const detail::Api& api = state_->client->api;
+  const std::vector<int64_t> dims = shape();
+  Array array = Array::zeros(dtype(), dims);
+  // Row by row, whatever order the device keeps.
+  std::vector<int64_t> order;
+  for (size_t i = dims.size(); i > 0; --i) order.push_back(static_cast<int64_t>(i) - 1);
+  auto layout = arguments<PJRT_Buffer_MemoryLayout>();
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = sizeof layout.tiled;
+  layout.tiled.minor_to_major = order.data();
+  layout.tiled.minor_to_major_size = order.size();
+  auto args = arguments<PJRT_Buffer_ToHostBuffer_Args>();
+  args.src = state_->buffer;
+  args.host_layout = &layout;
+  args.dst = array.data();
+  args.dst_size = static_cast<size_t>(array.num_bytes());
+  api.call(&PJRT_Api::PJRT_Buffer_ToHostBuffer, "PJRT_Buffer_ToHostBuffer", args);
+  const auto copied = detail::watch(state_->client, args.event);
+  if (!detail::await(*copied, "PJRT_Buffer_ToHostBuffer", deadline)) {
+    copied->keep = array;  // the plugin may write there yet
+    throw Timeout(fmt::format("{}: a buffer is not on the host within {} s", api.words(),
+                              std::chrono::duration<double>(deadline.limit()).count()));
+  }
+  return array;
+}
+
+int Program::replicas() const { return state_->replicas; }
+int Program::num_outputs() const { return state_->num_outputs; }
+
+Results Program::run(const std::vector<std::vector<const Buffer*>>& lists) const {
+  const auto replicas = static_cast<size_t>(state_->replicas);
+  if (lists.size() != replicas)
+    throw UsageError(
+        fmt::format("a program of {} replicas takes as many lists of arguments, got {}", replicas,
+                    lists.size()));
+  const size_t num_arguments = lists[0].size();
+  for (const auto& list : lists)
+    if (list.size() != num_arguments)
+      throw UsageError(
+          fmt::format("a program takes equally many arguments on each device, got {} and {}",
+                      num_arguments, list.size()));
+  std::vector<std::vector<PJRT_Buffer*>> inputs(replicas), outputs(replicas);
+  std::vector<PJRT_Buffer* const*> input_lists;
+  std::vector<PJRT_Buffer**> output_lists;
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    for (const Buffer* buffer : lists[replica]) inputs[replica].push_back(buffer->state_->buffer);
+    outputs[replica].resize(static_cast<size_t>(state_->num_outputs));
+    input_lists.push_back(inputs[replica].data());
+    output_lists.push_back(outputs[replica].data());
+  }
+  std::vector<PJRT_Event*> done(replicas);
+  auto how = arguments<PJRT_ExecuteOptions>();
+  auto args = arguments<PJRT_LoadedExecutable_Execute_Args>();
+  args.executable = state_->executable;
+  args.options = &how;
+  args.argument_lists = input_lists.data();
+  args.num_devices = replicas;
+  args.num_args = num_arguments;
+  args.output_lists = output_lists.data();
+  args.device_complete_events = done.data();
+  const auto& client = state_->client;
+  client->api.call(&PJRT_Api::PJRT_LoadedExecutable_Execute, "PJRT_LoadedExecutable_Execute", args);
+
+  Results results;
+  for (size_t replica = 0; replica < replicas; ++replica) {
+    std::vector<Buffer>& made = results.outputs.emplace_back();
+    for (PJRT_Buffer* buffer : outputs[replica])
+      made.push_back(Buffer(std::make_shared<detail::BufferState>(client, buffer)));
+  }
+  for (PJRT_Event* event : done) results.done.push_back(detail::watch(client, event));
+  return results;
+}
+
+void Results::wait(const Deadline& deadline) const {
+  std::string late;
+  for (size_t device = 0; device < done.size(); ++device)
+    if (!detail::await(*done[device], fmt::format("device {}", device), deadline))
+      late += fmt::format("{}{}", late.empty() ? "" : ", ", device);
+  if (!late.empty())
+    throw Timeout(fmt::format("{}: not done within {} s: device {}", done[0]->client->api.words(),
+                              std::chrono::duration<double>(deadline.limit()).count(), late));
+}
+
+}  // namespace tutti::pjrt

@@ -1,0 +1,76 @@
+#include "tutti/pjrt/c_api/detail/handles.h"
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::pjrt::detail {
+namespace {
+
+using Shared = std::shared_ptr<EventState>;
+
+/// Called by one of the plugin's threads, or by watch() itself.
+void on_ready(PJRT_Error* error, void* argument) {
+  const std::unique_ptr<Shared> shared(static_cast<Shared*>(argument));
+  EventState& event = **shared;
+  std::string words = error != nullptr ? event.client->api.words_of(error) : std::string();
+  const std::lock_guard lock(event.mutex);
+  event.failed = error != nullptr;
+  event.words = std::move(words);
+  event.ready = true;
+  event.changed.notify_all();
+}
+
+/// Of a destructor: there is nobody whom an error could help.
+template <class Args>
+void destroy(const Api& api, PJRT_Error* (*PJRT_Api::*function)(Args*), std::string_view name,
+             Args& args) noexcept {
+  try {
+    api.call(function, name, args);
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+
+EventState::~EventState() {
+  auto args = arguments<PJRT_Event_Destroy_Args>();
+  args.event = event;
+  destroy(client->api, &PJRT_Api::PJRT_Event_Destroy, "PJRT_Event_Destroy", args);
+}
+
+BufferState::~BufferState() {
+  auto args = arguments<PJRT_Buffer_Destroy_Args>();
+  args.buffer = buffer;
+  destroy(client->api, &PJRT_Api::PJRT_Buffer_Destroy, "PJRT_Buffer_Destroy", args);
+}
+
+ProgramState::~ProgramState() {
+  if (executable == nullptr) return;
+  auto args = arguments<PJRT_LoadedExecutable_Destroy_Args>();
+  args.executable = executable;
+  destroy(client->api, &PJRT_Api::PJRT_LoadedExecutable_Destroy, "PJRT_LoadedExecutable_Destroy",
+          args);
+}
+
+std::shared_ptr<EventState> watch(const std::shared_ptr<ClientState>& client, PJRT_Event* event) {
+  auto state = std::make_shared<EventState>(client, event);
+  auto shared = std::make_unique<Shared>(state);
+  auto args = arguments<PJRT_Event_OnReady_Args>();
+  args.event = event;
+  args.callback = on_ready;
+  args.user_arg = shared.get();
+  client->api.call(&PJRT_Api::PJRT_Event_OnReady, "PJRT_Event_OnReady", args);
+  // The callback's: it may have been there already.
+  static_cast<void>(shared.release());
+  return state;
+}
+
+bool await(EventState& event, std::string_view what, const Deadline& deadline) {
+  std::unique_lock lock(event.mutex);
+  if (!event.changed.wait_until(lock, deadline.at(), [&] { return event.ready; })) return false;
+  if (event.failed) event.client->api.fail(what, event.words);
+  return true;
+}
+
+}  // namespace tutti::pjrt::detail
