@@ -1,0 +1,152 @@
+#include "tutti/nn/lower_rule.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+#include <type_traits>
+
+#include "tutti/base/error.h"
+
+// p parameter, g gradient, m first and v second moment, s sum of squares, b momentum buffer.
+
+namespace tutti::nn {
+namespace {
+
+/// Writes the update of one tensor.
+struct RuleLowering {
+  const optim::Rule& rule;
+  hlo::Value p, g;
+  const std::vector<hlo::Value>& states;
+  hlo::Value scalars;
+
+  /// A scalar of the step, of the tensor's shape.
+  hlo::Value scalar(int64_t which) const {
+    return spread(hlo::reshape(hlo::slice(scalars, {which}, {which + 1}), {}));
+  }
+  hlo::Value spread(hlo::Value one) const { return hlo::broadcast(one, p.shape(), {}); }
+  hlo::Value rate() const { return scalar(0); }
+  hlo::Value correction() const { return scalar(1); }
+  hlo::Value root() const { return scalar(2); }
+
+  template <class Options>
+  hlo::Value decayed(const Options& o) const {
+    return o.weight_decay != 0 ? g + p * o.weight_decay : g;
+  }
+  static hlo::Value mean(double beta, hlo::Value old, hlo::Value next) {
+    return old * beta + next * (1 - beta);
+  }
+
+  hlo::Value norm(hlo::Value a) const {
+    std::vector<int64_t> all(a.shape().size());
+    std::iota(all.begin(), all.end(), 0);
+    return hlo::sqrt(hlo::reduce_sum(a * a, all));
+  }
+  /// `wanted`, of norms, where both are above 0, else 1.
+  hlo::Value where_both(hlo::Value first, hlo::Value second, hlo::Value wanted) const {
+    const hlo::Value both = hlo::bit_and(hlo::compare(first, hlo::Comparison::gt, 0),
+                                         hlo::compare(second, hlo::Comparison::gt, 0));
+    return spread(hlo::select(both, wanted, hlo::constant(p.program(), {DType::float32, {}}, 1)));
+  }
+
+  LoweredUpdate operator()(const optim::SgdOptions& o) const {
+    const hlo::Value d = decayed(o);
+    if (o.momentum == 0) return {p - rate() * d, {}};
+    const hlo::Value b = states[0] * o.momentum + d;
+    return {p - rate() * (o.nesterov ? d + b * o.momentum : b), {b}};
+  }
+
+  /// Of Adam and AdamW.
+  template <class Options>
+  LoweredUpdate adam(const Options& o) const {
+    constexpr bool kDecoupled = std::is_same_v<Options, optim::AdamWOptions>;
+    const hlo::Value d = kDecoupled ? g : decayed(o);
+    const hlo::Value m = mean(o.beta1, states[0], d), v = mean(o.beta2, states[1], d * d);
+    const hlo::Value kept = kDecoupled ? p * (1 - rate() * o.weight_decay) : p;
+    return {kept - rate() * root() * correction() * m / (hlo::sqrt(v) + root() * o.epsilon),
+            {m, v}};
+  }
+  LoweredUpdate operator()(const optim::AdamOptions& o) const { return adam(o); }
+  LoweredUpdate operator()(const optim::AdamWOptions& o) const { return adam(o); }
+
+  LoweredUpdate operator()(const optim::AdagradOptions& o) const {
+    const hlo::Value d = decayed(o), s = states[0] + d * d;
+    return {p - rate() * d / (hlo::sqrt(s) + o.epsilon), {s}};
+  }
+
+  LoweredUpdate operator()(const optim::RmspropOptions& o) const {
+    const hlo::Value d = decayed(o), s = mean(o.rho, states[0], d * d);
+    std::vector<hlo::Value> now{s};
+    hlo::Value variance = s;
+    if (o.centered) {
+      now.push_back(mean(o.rho, states[1], d));
+      variance = hlo::maximum(s - now[1] * now[1], 0);
+    }
+    hlo::Value step = d / (hlo::sqrt(variance) + o.epsilon);
+    if (o.momentum != 0) {
+      step = states.back() * o.momentum + step;
+      now.push_back(step);
+    }
+    return {p - rate() * step, now};
+  }
+
+  LoweredUpdate operator()(const optim::AdadeltaOptions& o) const {
+    const hlo::Value d = decayed(o), s = mean(o.rho, states[0], d * d);
+    const hlo::Value step = hlo::sqrt(states[1] + o.epsilon) / hlo::sqrt(s + o.epsilon) * d;
+    return {p - rate() * step, {s, mean(o.rho, states[1], step * step)}};
+  }
+
+  LoweredUpdate operator()(const optim::AdamaxOptions& o) const {
+    const hlo::Value d = decayed(o), m = mean(o.beta1, states[0], d);
+    const hlo::Value u = hlo::maximum(states[1] * o.beta2, hlo::abs(d) + o.epsilon);
+    return {p - rate() * correction() * m / u, {m, u}};
+  }
+
+  LoweredUpdate operator()(const optim::LionOptions& o) const {
+    const hlo::Value c = mean(o.beta1, states[0], g);
+    const hlo::Value sign = hlo::convert(hlo::compare(c, hlo::Comparison::gt, 0), DType::float32) -
+                            hlo::convert(hlo::compare(c, hlo::Comparison::lt, 0), DType::float32);
+    return {p * (1 - rate() * o.weight_decay) - rate() * sign, {mean(o.beta2, states[0], g)}};
+  }
+
+  LoweredUpdate operator()(const optim::LarsOptions& o) const {
+    const hlo::Value of_p = norm(p), of_g = norm(g);
+    const hlo::Value trust =
+        where_both(of_p, of_g, of_p * o.trust / (of_g + of_p * o.weight_decay + o.epsilon));
+    const hlo::Value b = states[0] * o.momentum + trust * decayed(o);
+    return {p - rate() * b, {b}};
+  }
+
+  LoweredUpdate operator()(const optim::LambOptions& o) const {
+    const hlo::Value m = mean(o.beta1, states[0], g), v = mean(o.beta2, states[1], g * g);
+    const hlo::Value step =
+        root() * correction() * m / (hlo::sqrt(v) + root() * o.epsilon) + p * o.weight_decay;
+    const hlo::Value of_p = norm(p), of_step = norm(step);
+    return {p - rate() * where_both(of_p, of_step, of_p / of_step) * step, {m, v}};
+  }
+
+  template <class Other>
+  LoweredUpdate operator()(const Other&) const {
+    throw UsageError(
+        fmt::format("optimizer \"{}\" is not written as StableHLO; these are: sgd, adam, adamw, "
+                    "adagrad, rmsprop, "
+                    "adadelta, adamax, lion, lars, lamb",
+                    rule.name()));
+  }
+};
+
+}  // namespace
+
+std::vector<float> lowered_scalars(const optim::StepScalars& scalars) {
+  // Powers of 1 are those of a rule that reads none.
+  const double left = 1 - scalars.beta1_power;
+  return {static_cast<float>(scalars.learning_rate), static_cast<float>(left > 0 ? 1 / left : 1),
+          static_cast<float>(std::sqrt(1 - scalars.beta2_power))};
+}
+
+LoweredUpdate lower(const optim::Rule& rule, hlo::Value parameter, hlo::Value gradient,
+                    const std::vector<hlo::Value>& states, hlo::Value scalars) {
+  return std::visit(RuleLowering{rule, parameter, gradient, states, scalars}, rule.options());
+}
+
+}  // namespace tutti::nn
