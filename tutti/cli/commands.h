@@ -33,6 +33,7 @@ void add_plan_table(Command& plan);  ///< subcommands of plan
 void add_plan_measure(Command& plan);
 void add_plan_prediction(Command& plan);  ///< plan MODEL itself, and choose
 void add_plan_replay(Command& plan);
+void add_plan_hlo(Command& plan);
 void add_ps(Command& program);
 void add_bench(Command& program);
 

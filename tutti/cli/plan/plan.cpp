@@ -164,6 +164,7 @@ void add_plan(Command& program) {
   add_plan_measure(plan);
   add_plan_table(plan);
   add_plan_replay(plan);
+  add_plan_hlo(plan);
   Command& command =
       plan.command("pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();

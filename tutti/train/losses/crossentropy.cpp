@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/typed.h"
+#include "tutti/nn/detail/lowering.h"
 #include "tutti/queues/upload.h"
 #include "tutti/train/losses/detail/crossentropy_of_row.h"
 #include "tutti/train/losses/detail/loss_parts.h"
@@ -31,6 +32,16 @@ at::Tensor kept_probabilities(const at::Tensor& values) {
 at::Tensor log_probabilities(const at::Tensor& output, bool from_logits) {
   if (from_logits) return output.log_softmax(-1);
   return kept_probabilities(output / output.sum(-1, /*keepdim=*/true)).log();
+}
+
+hlo::Value kept_probabilities(hlo::Value values) {
+  return detail::clamped(values, detail::kLossEpsilon, 1 - detail::kLossEpsilon);
+}
+
+hlo::Value log_probabilities(hlo::Value output, bool from_logits) {
+  if (from_logits) return nn::detail::log_softmax(output);
+  const hlo::Value sums = detail::along_last(detail::sum_over_last(output), output.shape());
+  return hlo::log(kept_probabilities(output / sums));
 }
 
 /// Labels one by one: how many a sample has.
@@ -68,6 +79,8 @@ class SparseCrossentropy : public LossKernel {
     require_weights(options.class_weights);
   }
 
+  bool takes_labels() const override { return true; }
+
   std::optional<bool> from_logits() const override { return options_.from_logits; }
 
   std::optional<int64_t> ignored_label() const override { return options_.ignore_label; }
@@ -102,6 +115,37 @@ class SparseCrossentropy : public LossKernel {
       losses = losses * on_device(weights, losses.device()).index_select(0, classes_of(target));
     }
     return output.dim() == 2 ? losses : losses.view({output.size(0), positions_of(output)}).mean(1);
+  }
+
+  std::optional<hlo::Value> lower(const hlo::Value& output,
+                                  const hlo::Value& target) const override {
+    hlo::Shape places = output.shape();
+    places.pop_back();
+    const hlo::Value labels = hlo::reshape(target, places);
+    const auto last = static_cast<int64_t>(places.size());
+    const hlo::Type one_a_class{labels.dtype(), output.shape()};
+    const hlo::Value own =
+        hlo::convert(hlo::compare(hlo::iota(output.program(), one_a_class, last),
+                                  hlo::Comparison::eq, detail::along_last(labels, output.shape())),
+                     DType::float32);
+    const hlo::Value each = -log_probabilities(output, options_.from_logits);
+    hlo::Value losses = detail::sum_over_last(each * own);
+    if (const double smoothing = options_.label_smoothing; smoothing != 0)
+      losses =
+          losses * (1 - smoothing) +
+          detail::sum_over_last(each) * (smoothing / static_cast<double>(output.shape().back()));
+    if (options_.ignore_label)
+      losses = losses * hlo::convert(hlo::compare(labels, hlo::Comparison::ne,
+                                                  static_cast<double>(*options_.ignore_label)),
+                                     DType::float32);
+    if (!options_.class_weights.empty()) {
+      std::vector<hlo::Value> weights;
+      for (const double weight : options_.class_weights)
+        weights.push_back(hlo::constant(output.program(), {DType::float32, {1}}, weight));
+      losses = losses * detail::sum_over_last(own * hlo::broadcast(hlo::concatenate(weights, 0),
+                                                                   output.shape(), {last}));
+    }
+    return detail::mean_of_samples(losses);
   }
 
   void check_targets(const at::Tensor& output, const at::Tensor& target) const override {
@@ -237,7 +281,8 @@ class SparseCrossentropy : public LossKernel {
 };
 
 /// `smoothing` of each target goes to `share`, the target that knows nothing.
-at::Tensor smoothed(const at::Tensor& target, double smoothing, double share) {
+template <class Values>
+Values smoothed(Values target, double smoothing, double share) {
   return smoothing == 0 ? target : target * (1 - smoothing) + smoothing * share;
 }
 
@@ -253,11 +298,18 @@ Loss categorical_crossentropy(const CrossentropyOptions& options) {
   require_smoothing("categorical_crossentropy", options.label_smoothing);
   return detail::loss_over_classes(
       "categorical_crossentropy",
-      [options](const at::Tensor& y, const at::Tensor& t) {
-        const double share = 1.0 / static_cast<double>(y.size(-1));
-        const at::Tensor wanted = smoothed(t, options.label_smoothing, share);
-        return -(wanted * log_probabilities(y, options.from_logits)).sum(-1);
-      },
+      {.of_tensors =
+           [options](const at::Tensor& y, const at::Tensor& t) {
+             const double share = 1.0 / static_cast<double>(y.size(-1));
+             const at::Tensor wanted = smoothed(t, options.label_smoothing, share);
+             return -(wanted * log_probabilities(y, options.from_logits)).sum(-1);
+           },
+       .lowered =
+           [options](hlo::Value y, hlo::Value t) {
+             const double share = 1.0 / static_cast<double>(y.shape().back());
+             const hlo::Value wanted = smoothed(t, options.label_smoothing, share);
+             return -detail::sum_over_last(wanted * log_probabilities(y, options.from_logits));
+           }},
       options.from_logits);
 }
 
@@ -265,15 +317,23 @@ Loss binary_crossentropy(const CrossentropyOptions& options) {
   require_smoothing("binary_crossentropy", options.label_smoothing);
   return detail::loss_of_elements(
       "binary_crossentropy",
-      [options](const at::Tensor& y, const at::Tensor& t) {
-        const at::Tensor wanted = smoothed(t, options.label_smoothing, 0.5);
-        if (options.from_logits) {
-          return at::binary_cross_entropy_with_logits(y, wanted, {}, {}, at::Reduction::None);
-        }
-        const at::Tensor yes = kept_probabilities(y).log();
-        const at::Tensor no = kept_probabilities(1 - y).log();
-        return -(wanted * yes + (1 - wanted) * no);
-      },
+      {.of_tensors =
+           [options](const at::Tensor& y, const at::Tensor& t) {
+             const at::Tensor wanted = smoothed(t, options.label_smoothing, 0.5);
+             if (options.from_logits)
+               return at::binary_cross_entropy_with_logits(y, wanted, {}, {}, at::Reduction::None);
+             const at::Tensor yes = kept_probabilities(y).log();
+             const at::Tensor no = kept_probabilities(1 - y).log();
+             return -(wanted * yes + (1 - wanted) * no);
+           },
+       .lowered =
+           [options](hlo::Value y, hlo::Value t) {
+             const hlo::Value wanted = smoothed(t, options.label_smoothing, 0.5);
+             if (options.from_logits) return detail::softplus(y) - y * wanted;
+             const hlo::Value yes = hlo::log(kept_probabilities(y));
+             const hlo::Value no = hlo::log(kept_probabilities(1 - y));
+             return -(wanted * yes + (1 - wanted) * no);
+           }},
       options.from_logits);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <map>
+#include <numeric>
 #include <sstream>
 #include <typeinfo>
 
@@ -21,12 +22,22 @@ namespace {
 
 class FunctionKernel : public LossKernel {
  public:
-  FunctionKernel(std::string name, Loss::Function function, std::optional<bool> from_logits)
-      : name_(std::move(name)), function_(std::move(function)), from_logits_(from_logits) {
+  FunctionKernel(std::string name, Loss::Function function, std::optional<bool> from_logits,
+                 detail::LoweredFormula lowered = {})
+      : name_(std::move(name)),
+        function_(std::move(function)),
+        from_logits_(from_logits),
+        lowered_(std::move(lowered)) {
     if (!function_) throw UsageError(fmt::format("loss {}: its function is empty", name_));
   }
 
   std::optional<bool> from_logits() const override { return from_logits_; }
+
+  std::optional<hlo::Value> lower(const hlo::Value& output,
+                                  const hlo::Value& target) const override {
+    if (!lowered_) return {};
+    return lowered_(output, target);
+  }
 
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
     if (from_logits_.value_or(false)) detail::warn_of_probabilities(name_, output);
@@ -43,6 +54,7 @@ class FunctionKernel : public LossKernel {
   std::string name_;
   Loss::Function function_;
   std::optional<bool> from_logits_;
+  detail::LoweredFormula lowered_;
 };
 
 struct KnownGradient : torch::autograd::Function<KnownGradient> {
@@ -61,9 +73,9 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
   }
 };
 
-Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula,
+Loss loss_of(std::string name, bool over_classes, detail::LossFormulas formulas,
              std::optional<bool> from_logits) {
-  const auto per_sample = [name, over_classes, formula = std::move(formula)](
+  const auto per_sample = [name, over_classes, formula = std::move(formulas.of_tensors)](
                               const at::Tensor& output, const at::Tensor& target) {
     detail::require_pair(name, output, target, over_classes);
     const auto own = output.scalar_type();
@@ -72,7 +84,13 @@ Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula,
     const at::Tensor values = formula(output.to(dtype), target.to(dtype).reshape(output.sizes()));
     return values.dim() == 1 ? values : values.flatten(1).mean(1);
   };
-  return {std::move(name), per_sample, from_logits};
+  const auto lowered = [formula = std::move(formulas.lowered)](hlo::Value output,
+                                                               hlo::Value target) {
+    const hlo::Value wanted = hlo::reshape(hlo::convert(target, DType::float32), output.shape());
+    return detail::mean_of_samples(formula(output, wanted));
+  };
+  auto kernel = std::make_shared<FunctionKernel>(name, per_sample, from_logits, lowered);
+  return {std::move(name), std::move(kernel)};
 }
 
 /// All losses with default options, by name.
@@ -155,12 +173,38 @@ at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, d
   return KnownGradient::apply(output, gradient, value);
 }
 
-Loss loss_of_elements(std::string name, LossFormula formula, std::optional<bool> from_logits) {
-  return loss_of(std::move(name), false, std::move(formula), from_logits);
+Loss loss_of_elements(std::string name, LossFormulas formulas, std::optional<bool> from_logits) {
+  return loss_of(std::move(name), false, std::move(formulas), from_logits);
 }
 
-Loss loss_over_classes(std::string name, LossFormula formula, std::optional<bool> from_logits) {
-  return loss_of(std::move(name), true, std::move(formula), from_logits);
+Loss loss_over_classes(std::string name, LossFormulas formulas, std::optional<bool> from_logits) {
+  return loss_of(std::move(name), true, std::move(formulas), from_logits);
+}
+
+hlo::Value mean_of_samples(hlo::Value values) {
+  const int64_t batch = values.shape()[0], each = hlo::num_elements(values.type()) / batch;
+  if (values.shape().size() == 1) return values;
+  return hlo::reduce_sum(hlo::reshape(values, {batch, each}), {1}) / static_cast<double>(each);
+}
+
+hlo::Value sum_over_last(hlo::Value values) {
+  return hlo::reduce_sum(values, {static_cast<int64_t>(values.shape().size()) - 1});
+}
+
+hlo::Value along_last(hlo::Value values, const hlo::Shape& shape) {
+  std::vector<int64_t> dimensions(values.shape().size());
+  std::iota(dimensions.begin(), dimensions.end(), 0);
+  return hlo::broadcast(values, shape, dimensions);
+}
+
+hlo::Value clamped(hlo::Value values, double least, double most) {
+  return hlo::minimum(hlo::maximum(values, least), most);
+}
+
+hlo::Value softplus(hlo::Value x) {
+  // Not by a relu, whose slope at 0 is 0: this one's is a half.
+  const hlo::Value size = hlo::abs(x);
+  return (x + size) * 0.5 + hlo::log(hlo::exp(-size) + 1);
 }
 
 namespace {
@@ -193,6 +237,12 @@ void warn_of_probabilities(std::string_view loss, const at::Tensor& output) {
 }
 
 }  // namespace detail
+
+std::optional<hlo::Value> LossKernel::lower(const hlo::Value& output,
+                                            const hlo::Value& target) const {
+  (void)output, (void)target;
+  return {};
+}
 
 void LossKernel::check_targets(const at::Tensor& output, const at::Tensor& target) const {
   (void)output, (void)target;

@@ -18,6 +18,10 @@ class Tensor;
 
 namespace tutti {
 
+namespace hlo {
+class Value;
+}
+
 /// What stands behind a Loss. Derive from it to bring a fused kernel; else give Loss a function.
 ///
 /// `weights`, [batch] of any floating dtype, multiply the samples' losses: the sum becomes
@@ -47,6 +51,13 @@ class LossKernel {
   virtual void add_to(const at::Tensor& output, const at::Tensor& target, double& total,
                       const at::Tensor& weights) const;
   void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const;
+
+  /// per_sample() as StableHLO: float32 [batch], of an output in float32 and a target. Unset: it is
+  /// not written so, and no accelerator that compiles its step can train by it.
+  virtual std::optional<hlo::Value> lower(const hlo::Value& output, const hlo::Value& target) const;
+
+  /// Whether targets are numbers of classes, int64 without the outputs' last dimension.
+  virtual bool takes_labels() const { return false; }
 
   /// Whether it takes outputs for logits (true) or for probabilities (false): metrics that do not
   /// say so themselves follow it. Unset: for neither.

@@ -24,4 +24,6 @@ void add_plan_table(Command& plan) { add_absent(plan, "table"); }
 
 void add_plan_replay(Command& plan) { add_absent(plan, "replay"); }
 
+void add_plan_hlo(Command& plan) { add_absent(plan, "hlo"); }
+
 }  // namespace tutti::cli

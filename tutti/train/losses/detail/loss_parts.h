@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/hlo/ops.h"
 #include "tutti/train/losses/losses.h"
 
 namespace tutti::detail {
@@ -46,11 +47,34 @@ at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, d
 /// From output and target, of one shape and dtype, to values.
 using LossFormula = std::function<at::Tensor(const at::Tensor& y, const at::Tensor& t)>;
 
+/// The same, as StableHLO.
+using LoweredFormula = std::function<hlo::Value(hlo::Value y, hlo::Value t)>;
+
+/// One formula, for LibTorch and as StableHLO.
+struct LossFormulas {
+  LossFormula of_tensors;
+  LoweredFormula lowered;
+};
+
 /// A loss from what a formula gives for each element, averaged over those of a sample.
-Loss loss_of_elements(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
+Loss loss_of_elements(std::string name, LossFormulas formulas,
+                      std::optional<bool> from_logits = {});
 
 /// A loss from what a formula makes of the last axis, averaged over the axes between.
-Loss loss_over_classes(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
+Loss loss_over_classes(std::string name, LossFormulas formulas,
+                       std::optional<bool> from_logits = {});
+
+/// [batch, ...] to [batch]: means over what a sample has.
+hlo::Value mean_of_samples(hlo::Value values);
+
+/// The sum over the last axis, and a value of fewer axes repeated along it to `shape`.
+hlo::Value sum_over_last(hlo::Value values);
+hlo::Value along_last(hlo::Value values, const hlo::Shape& shape);
+
+/// Kept within two numbers.
+hlo::Value clamped(hlo::Value values, double least, double most);
+/// log(1 + exp(x)), for any x.
+hlo::Value softplus(hlo::Value x);
 
 /// Warns, once for each loss, of an `output` that a softmax or sigmoid has made.
 void warn_of_probabilities(std::string_view loss, const at::Tensor& output);

@@ -1,0 +1,281 @@
+#include <torch/torch.h>
+
+#include "tutti/data/quickdraw.h"
+#include "tutti/data/safetensors.h"
+#include "tutti/models/gpt.h"
+#include "tutti/models/models.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/train/lowered/compiled_trainer.h"
+#include "tutti/train/model/model.h"
+
+#include "tests/support/expect.h"
+#include "tests/support/hlo_evaluate.h"
+#include "tests/support/plain_arrays.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::compiled {
+namespace {
+
+const Millis kPatience{120'000};
+
+std::map<std::string, Array> values_of(const nn::GraphModule& module) {
+  std::map<std::string, Array> values;
+  for (const auto& named : module.named_parameters())
+    values[named.key()] = plain_array(named.value());
+  for (const auto& named : module.named_buffers()) values[named.key()] = plain_array(named.value());
+  return values;
+}
+
+/// Without statistics of a part, so that any number of replicas gives the same.
+nn::Graph net_with_dropout() {
+  const auto input = nn::input({12});
+  auto x = nn::dropout(0.3)(nn::tanh()(nn::linear(8).named("hidden")(input)));
+  return {input, nn::linear(3).named("dense")(x)};
+}
+
+struct Rows {
+  at::Tensor x, y;
+  CompiledPart part(int64_t begin, int64_t end) const {
+    return {{plain_array(x.slice(0, begin, end))}, plain_array(y.slice(0, begin, end))};
+  }
+};
+
+Rows rows_of(int64_t count) { return {at::randn({count, 12}), at::randint(3, {count})}; }
+
+CompiledTrainer trainer_of(const nn::Graph& graph, CompiledOptions options = {}) {
+  return {graph, losses::sparse_categorical_crossentropy(), optim::adam({.learning_rate = 0.01}),
+          cpu_client(), options};
+}
+
+void expect_values_near(const CompiledTrainer& got, const CompiledTrainer& expected, double apart) {
+  const auto values = got.values();
+  for (const auto& [name, array] : expected.values())
+    EXPECT_LE((torch_tensor(values.at(name)) - torch_tensor(array)).abs().max().item<double>(),
+              apart)
+        << name;
+}
+
+using CompiledTraining = Evaluated;
+
+TEST_F(CompiledTraining, OfTwoReplicasIsThatOfOneWhateverTheirRowsAre) {
+  const nn::Graph graph = net_with_dropout();
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  CompiledTrainer one = trainer_of(graph, {.seed = 9}),
+                  two = trainer_of(graph, {.replicas = 2, .seed = 9});
+  one.load(values);
+  two.load(values);
+  const std::vector<std::pair<int64_t, int64_t>> batches{{6, 3}, {7, 4}, {5, 5}, {4, 0}};
+  for (const auto& [rows, first] : batches) {
+    const Rows batch = rows_of(rows);
+    const auto expected = one.step({batch.part(0, rows)}, 0.01);
+    const auto got = two.step({batch.part(0, first), batch.part(first, rows)}, 0.01);
+    EXPECT_NEAR(got.loss(Deadline(kPatience)), expected.loss(Deadline(kPatience)), 1e-6);
+  }
+  EXPECT_EQ(two.updates(), 4);
+  expect_values_near(two, one, 2e-6);
+}
+
+TEST_F(CompiledTraining, GoesOnFromValuesThatWereRead) {
+  const nn::Graph graph = net_with_dropout();
+  torch::manual_seed(4);
+  CompiledTrainer whole = trainer_of(graph, {.replicas = 2, .seed = 9});
+  whole.load(values_of(*nn::make_module(graph)));
+  std::vector<Rows> batches;
+  for (int i = 0; i < 4; ++i) batches.push_back(rows_of(6));
+  const auto step = [&](CompiledTrainer& trainer, int i) {
+    const Rows& batch = batches[static_cast<size_t>(i)];
+    trainer.step({batch.part(0, 3), batch.part(3, 6)}, 0.01).loss(Deadline(kPatience));
+  };
+  step(whole, 0);
+  step(whole, 1);
+  CompiledTrainer resumed = trainer_of(graph, {.replicas = 2, .seed = 9});
+  resumed.load(whole.values());
+  resumed.set_updates(whole.updates());
+  for (const int i : {2, 3}) {
+    step(whole, i);
+    step(resumed, i);
+  }
+  expect_values_near(resumed, whole, 0);
+}
+
+TEST_F(CompiledTraining, StepsOverlapWithWhatTheHostDoes) {
+  const nn::Graph graph = net_with_dropout();
+  CompiledTrainer trainer = trainer_of(graph, {.outputs = true});
+  torch::manual_seed(4);
+  trainer.load(values_of(*nn::make_module(graph)));
+  const Rows batch = rows_of(6);
+  std::vector<CompiledResult> results;
+  for (int i = 0; i < 5; ++i) results.push_back(trainer.step({batch.part(0, 6)}, 0.05));
+  EXPECT_LT(results.back().loss(Deadline(kPatience)), results.front().loss(Deadline(kPatience)));
+  EXPECT_EQ(results[2].outputs(Deadline(kPatience))[0].shape(), (std::vector<int64_t>{6, 3}));
+}
+
+TEST_F(CompiledTraining, PredictsAsTheModuleDoes) {
+  const nn::Graph graph = models::doodle_cnn({.classes = 4});
+  torch::manual_seed(4);
+  const auto module = nn::make_module(graph);
+  CompiledTrainer trainer = trainer_of(graph);
+  trainer.load(values_of(*module));
+  module->eval();
+  for (const int64_t rows : {3, 2}) {
+    const at::Tensor x = at::rand({rows, 1, 28, 28});
+    const auto outputs = trainer.predict({plain_array(x)});
+    EXPECT_LE((torch_tensor(outputs[0]) - module->forward(x)).abs().max().item<double>(), 1e-5);
+  }
+}
+
+TEST_F(CompiledTraining, InBfloat16IsNearThatInFloat32) {
+  const nn::Graph graph = models::doodle_cnn({.classes = 4});
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  const CompiledPart part{{plain_array(at::rand({8, 1, 28, 28}))},
+                          plain_array(at::randint(4, {8}))};
+  std::vector<double> losses;
+  for (const DType product : {DType::float32, DType::bfloat16}) {
+    CompiledTrainer trainer = trainer_of(graph, {.product = product});
+    trainer.load(values);
+    losses.push_back(trainer.step({part}, 0.001).loss(Deadline(kPatience)));
+    losses.push_back(trainer.step({part}, 0.001).loss(Deadline(kPatience)));
+  }
+  EXPECT_NEAR(losses[2], losses[0], 0.03);
+  EXPECT_NEAR(losses[3], losses[1], 0.05);
+  EXPECT_NE(losses[2], losses[0]) << "products were in float32";
+}
+
+TEST_F(CompiledTraining, WhatDoesNotFitIsNamed) {
+  const nn::Graph graph = net_with_dropout();
+  CompiledTrainer trainer = trainer_of(graph, {.replicas = 2});
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.load({{"nobody", Array()}}); }),
+              HasSubstr("no parameter, state or buffer \"nobody\""));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { trainer.load({{"dense.bias", plain_array(at::zeros({4}))}}); }),
+      AllOf(HasSubstr("\"dense.bias\" is float32 [4]"), HasSubstr("tensor<3xf32>")));
+  const Rows batch = rows_of(4);
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.step({batch.part(0, 4)}, 0.1); }),
+              HasSubstr("got 1 parts for 2 replicas"));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { trainer.step({batch.part(0, 0), batch.part(0, 0)}, 0.1); }),
+      HasSubstr("without rows"));
+  const Rows wide{at::randn({4, 13}), batch.y};
+  EXPECT_THAT(
+      message_of<UsageError>([&] { trainer.step({wide.part(0, 2), wide.part(2, 4)}, 0.1); }),
+      HasSubstr("input \"input\" is float32 [2, 13]"));
+  const CompiledPart uneven{{plain_array(batch.x)}, plain_array(batch.y.slice(0, 0, 3))};
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.step({uneven, uneven}, 0.1); }),
+              HasSubstr("4 rows of inputs, 3 of targets"));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer_of(graph, {.replicas = 3}); }),
+              AllOf(HasSubstr("3 replicas on the 2 devices"), HasSubstr("cpu")));
+}
+
+std::map<std::string, Array> arrays_of(const std::filesystem::path& weights) {
+  std::map<std::string, Array> arrays;
+  for (const auto& [name, array] : data::read_safetensors(weights).arrays)
+    arrays.emplace(name, array);
+  return arrays;
+}
+
+/// Doodles, beside our own kernels on two replicas in the same order.
+class CompiledDoodles : public Evaluated, public ::testing::WithParamInterface<std::string> {
+ protected:
+  static data::Dataset doodles(const std::string& split) {
+    return data::quickdraw(TUTTI_SOURCE_DIR "/examples/data/quickdraw", {.split = split});
+  }
+
+  static double accuracy(CompiledTrainer& trainer) {
+    const data::Epoch epoch = doodles("test").batch(100).epoch({});
+    double right = 0;
+    for (int64_t step = 0; step < epoch.num_batches(); ++step) {
+      const data::Batch batch = epoch.batch(step);
+      const at::Tensor outputs = torch_tensor(trainer.predict({batch.columns[0]})[0]);
+      right += outputs.argmax(1).eq(torch_tensor(batch.columns[1])).sum().item<double>();
+    }
+    return right / static_cast<double>(epoch.num_samples());
+  }
+};
+
+TEST_P(CompiledDoodles, LearnsWhatMirroredDoes) {
+  constexpr int64_t kEpochs = 2;
+  constexpr int kReplicas = 2;
+  const nn::Graph graph = models::model_by_name(GetParam());
+  const data::Dataset train = doodles("train").shuffle().batch(64);
+  const optim::Rule rule = optim::adam({.learning_rate = 0.001});
+  Model model(
+      Strategy({.kind = "mirrored", .replicas = kReplicas, .threads_per_replica = 1, .seed = 5}),
+      [&] { return graph; });
+  model.compile({.optimizer = rule,
+                 .loss = losses::sparse_categorical_crossentropy(),
+                 .metrics = {metrics::accuracy()}});
+  CompiledTrainer trainer(graph, losses::sparse_categorical_crossentropy(), rule, cpu_client(),
+                          {.replicas = kReplicas, .seed = 5});
+  const TempFolder folder;
+  model.save(folder / "begun.safetensors");
+  trainer.load(arrays_of(folder / "begun.safetensors"));
+
+  for (int64_t e = 0; e < kEpochs; ++e) {
+    const data::Epoch epoch = train.epoch({.epoch = e, .seed = 5});
+    for (int64_t step = 0; step < epoch.num_batches(); ++step) {
+      std::vector<CompiledPart> parts;
+      for (int r = 0; r < kReplicas; ++r) {
+        const data::Batch part =
+            epoch.part(step, data::share(epoch.batch_size(step), kReplicas, r));
+        parts.push_back({{part.columns[0]}, part.columns[1]});
+      }
+      const double loss = trainer.step(parts, 0.001).loss(Deadline(kPatience));
+      const data::Batch whole = epoch.batch(step);
+      const double expected =
+          model.train_on_batch(torch_tensor(whole.columns[0]), torch_tensor(whole.columns[1])).loss;
+      if (e == 0 && step < 20) {
+        EXPECT_NEAR(loss, expected, 1e-4 * expected) << "step " << step;
+      }
+    }
+  }
+  const double ours = model.evaluate(doodles("test").batch(100)).at("accuracy");
+  EXPECT_NEAR(accuracy(trainer), ours, 0.005);
+  EXPECT_GT(ours, 0.5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nets, CompiledDoodles, ::testing::Values("mlp", "cnn"),
+                         [](const auto& info) { return info.param; });
+
+/// Networks of the zoo, small images: three steps beside LibTorch's modules.
+class CompiledZoo : public Evaluated, public ::testing::WithParamInterface<std::string> {};
+
+nn::Graph zoo_graph(const std::string& name) {
+  if (name == "gpt")
+    return models::gpt({.vocabulary = 11, .context = 8, .layers = 2, .heads = 2, .features = 16});
+  return models::model_by_name(name, {.classes = 3, .width = 0.25});
+}
+
+TEST_P(CompiledZoo, TrainsThreeSteps) {
+  const nn::Graph graph = zoo_graph(GetParam());
+  torch::manual_seed(6);
+  const auto module = nn::make_module(graph);
+  CompiledTrainer trainer = trainer_of(graph);
+  trainer.load(values_of(*module));
+  std::vector<int64_t> shape = graph.input_shape();
+  shape.insert(shape.begin(), 2);
+  const bool text = GetParam() == "gpt";
+  const at::Tensor x = text ? at::randint(11, shape) : at::rand(shape);
+  const at::Tensor y = text ? at::randint(11, shape) : at::randint(3, {2});
+  double last = 0;
+  for (int step = 0; step < 3; ++step) {
+    last = trainer.step({{{plain_array(x)}, plain_array(y)}}, 0.001).loss(Deadline(kPatience));
+    EXPECT_TRUE(std::isfinite(last)) << "step " << step;
+    if (step > 0) continue;
+    module->train();
+    const nn::SampleContext here({});
+    const at::Tensor each =
+        losses::sparse_categorical_crossentropy().kernel().per_sample(module->forward(x), y);
+    EXPECT_NEAR(last, each.mean().item<double>(), 2e-4) << "the first loss";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, CompiledZoo, ::testing::Values("mlp", "cnn", "lenet", "gpt"),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Large, CompiledZoo, ::testing::Values("resnet18", "inception_v3", "vit"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tutti::compiled

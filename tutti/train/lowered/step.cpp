@@ -1,0 +1,187 @@
+#include "tutti/train/lowered/step.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/hlo/gradients.h"
+#include "tutti/nn/lower_graph.h"
+#include "tutti/nn/lower_rule.h"
+
+namespace tutti {
+namespace {
+
+DType dtype_of_buffer(const std::string& name) {
+  return name.ends_with("num_batches_tracked") ? DType::int64 : DType::float32;
+}
+
+/// A program as it is written, with the list of its arguments and results.
+class Writer {
+ public:
+  Writer(const std::string& name, int replicas) : program_(name) {
+    program_.set_replicas(replicas);
+  }
+
+  hlo::Program& program() { return program_; }
+
+  hlo::Value argument(Slot slot, const std::string& name, hlo::Type type) {
+    made_.arguments.push_back({slot, name, type});
+    return program_.argument(std::move(type), name);
+  }
+  void result(Slot slot, const std::string& name, hlo::Value value) {
+    made_.results.push_back({slot, name, value.type()});
+    program_.result(value, name);
+  }
+  /// The result takes over the argument's memory.
+  void becomes(Slot slot, const std::string& name, hlo::Value argument, hlo::Value value) {
+    made_.results.push_back({slot, name, value.type()});
+    program_.give_away(argument, program_.result(value, name));
+  }
+
+  /// Parameters and buffers of a graph, each once, in its order.
+  std::map<std::string, hlo::Value> model(const nn::Graph& graph) {
+    std::map<std::string, hlo::Value> state;
+    for (const nn::Node& node : graph.nodes())
+      for (const nn::Parameter& parameter : node.parameters) {
+        const std::string name = nn::full_name(node, parameter);
+        if (state.contains(name)) continue;
+        const Slot slot = !parameter.trainable ? Slot::buffer
+                          : parameter.frozen   ? Slot::fixed
+                                               : Slot::parameter;
+        const DType dtype = parameter.trainable ? DType::float32 : dtype_of_buffer(name);
+        state.emplace(name, argument(slot, name, {dtype, parameter.shape}));
+      }
+    return state;
+  }
+
+  std::vector<hlo::Value> inputs(const nn::Graph& graph, int64_t batch) {
+    std::vector<hlo::Value> all;
+    for (const nn::Port& port : graph.inputs()) {
+      const nn::Node& node = graph.nodes()[static_cast<size_t>(port.node)];
+      hlo::Type type{std::get<nn::op::Input>(node.op).dtype, node.shape};
+      type.shape.insert(type.shape.begin(), batch);
+      all.push_back(argument(Slot::input, port.name, std::move(type)));
+    }
+    return all;
+  }
+
+  LoweredProgram finish() {
+    made_.text = program_.text();
+    return std::move(made_);
+  }
+
+ private:
+  hlo::Program program_;
+  LoweredProgram made_;
+};
+
+void require_batch(int64_t batch, int replicas) {
+  if (batch < 1 || replicas < 1)
+    throw UsageError(fmt::format("a lowered program of {} rows on {} replicas: both are 1 or more",
+                                 batch, replicas));
+}
+
+/// Names of what is trained, in the order of the arguments.
+std::vector<std::string> trained(const nn::Graph& graph) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const nn::Node& node : graph.nodes())
+    for (const nn::Parameter& parameter : node.parameters)
+      if (parameter.trainable && !parameter.frozen &&
+          seen.insert(nn::full_name(node, parameter)).second)
+        names.push_back(nn::full_name(node, parameter));
+  return names;
+}
+
+/// The sum of what the rows of this replica lose.
+hlo::Value weighted_loss(const Loss& loss, hlo::Value output, hlo::Value target,
+                         hlo::Value row_weights) {
+  const auto each = loss.kernel().lower(output, target);
+  if (!each)
+    throw UsageError(fmt::format(
+        "loss \"{}\" is not written as StableHLO, so no step can be compiled of it: those of "
+        "tutti::losses are; a kernel of your own says it by LossKernel::lower()",
+        loss.name()));
+  return hlo::reduce_sum(*each * row_weights, {0});
+}
+
+}  // namespace
+
+LoweredProgram lower_step(const nn::Graph& graph, const Loss& loss, const optim::Rule& rule,
+                          const LoweredStepOptions& options) {
+  require_batch(options.batch, options.replicas);
+  if (graph.outputs().size() != 1)
+    throw UsageError(
+        fmt::format("a compiled step is of one output, this graph has {}", graph.outputs().size()));
+  Writer writer("train_step", options.replicas);
+  nn::LoweringInputs from{.training = true, .product = options.product};
+  from.state = writer.model(graph);
+  const std::vector<std::string> names = trained(graph);
+  std::vector<hlo::Value> parameters;
+  std::vector<std::vector<hlo::Value>> states;
+  for (const std::string& name : names) {
+    parameters.push_back(from.state.at(name));
+    auto& own = states.emplace_back();
+    for (int k = 0; k < rule.num_states(); ++k)
+      own.push_back(writer.argument(Slot::state, fmt::format("{}.{}", name, rule.state_name(k)),
+                                    parameters.back().type()));
+  }
+  from.inputs = writer.inputs(graph, options.batch);
+  const hlo::Value target = writer.argument(Slot::target, "target", options.target);
+  from.row_weights =
+      writer.argument(Slot::row_weights, "row_weights", {DType::float32, {options.batch}});
+  const hlo::Value scale = writer.argument(Slot::scale, "scale", {DType::float32, {}});
+  const hlo::Value scalars =
+      writer.argument(Slot::scalars, "scalars", {DType::float32, {nn::kLoweredScalars}});
+  if (const auto dropouts = std::ssize(nn::dropouts_of(graph)); dropouts > 0) {
+    from.dropout_keys =
+        writer.argument(Slot::dropout_keys, "dropout_keys", {DType::uint32, {dropouts, 2}});
+    from.first_row = writer.argument(Slot::first_row, "first_row", {DType::uint32, {2}});
+  }
+
+  const nn::LoweredGraph lowered = nn::lower(graph, from);
+  writer.program().comment(fmt::format("loss: {}", loss.name()));
+  const hlo::Value sum = weighted_loss(loss, lowered.outputs[0], target, *from.row_weights);
+  writer.program().comment("backward pass");
+  const std::vector<hlo::Value> gradients = hlo::gradients(sum * scale, parameters);
+  for (size_t i = 0; i < names.size(); ++i) {
+    writer.program().comment(fmt::format("update: {}", names[i]));
+    const nn::LoweredUpdate update =
+        nn::lower(rule, parameters[i], hlo::all_reduce(gradients[i]), states[i], scalars);
+    writer.becomes(Slot::parameter, names[i], parameters[i], update.parameter);
+    for (size_t k = 0; k < states[i].size(); ++k)
+      writer.becomes(Slot::state, fmt::format("{}.{}", names[i], rule.state_name(int(k))),
+                     states[i][k], update.states[k]);
+  }
+  for (const auto& [name, buffer] : lowered.buffers)
+    writer.becomes(Slot::buffer, name, from.state.at(name), buffer);
+  writer.program().comment("loss of all replicas");
+  writer.result(Slot::loss, "loss", hlo::all_reduce(sum));
+  if (options.outputs) writer.result(Slot::output, graph.outputs()[0].name, lowered.outputs[0]);
+  return writer.finish();
+}
+
+LoweredProgram lower_prediction(const nn::Graph& graph, int64_t batch, DType product) {
+  require_batch(batch, 1);
+  Writer writer("predict", 1);
+  nn::LoweringInputs from{.product = product};
+  from.state = writer.model(graph);
+  from.inputs = writer.inputs(graph, batch);
+  const nn::LoweredGraph lowered = nn::lower(graph, from);
+  for (size_t i = 0; i < lowered.outputs.size(); ++i)
+    writer.result(Slot::output, graph.outputs()[i].name, lowered.outputs[i]);
+  return writer.finish();
+}
+
+hlo::Type target_type(const nn::Graph& graph, const Loss& loss, int64_t batch) {
+  hlo::Shape shape = graph.output_shape();
+  const bool labels = loss.kernel().takes_labels();
+  if (labels) shape.pop_back();
+  shape.insert(shape.begin(), batch);
+  return {labels ? DType::int64 : DType::float32, shape};
+}
+
+}  // namespace tutti
