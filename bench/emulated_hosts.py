@@ -2,7 +2,8 @@
 
 Needs root and iproute2 (Debian: apt install iproute2). What a host sends is shaped at its own end of the
 link, what it receives at the bridge's, by tbf; so both ways have the rate at once. All hosts share the
-cores of this machine: `bench_emulated_step` sleeps where a device would compute.
+cores of this machine: `bench_emulated_step` sleeps where a device would compute. Links with latency meet in a
+process, `bench_delayed_links`, instead of the bridge: few kernels have netem.
 """
 import contextlib
 import dataclasses
@@ -16,6 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TUTTI = ROOT / "build" / "bin" / "tutti"
 PROGRAM = ROOT / "build" / "bin" / "bench_emulated_step"
+MIDDLE = ROOT / "build" / "bin" / "bench_delayed_links"
 CORES = len(os.sched_getaffinity(0))
 LIMIT_S = 240
 WARM_UP = 3
@@ -79,11 +81,12 @@ def address(host):
 
 
 class Hosts:
-    """Namespaces of so many hosts, for as long as it is open."""
+    """Namespaces of so many hosts, for as long as it is open. latency_ms: from one to another, each way."""
 
-    def __init__(self, count, mbit):
-        self.count, self.mbit = count, mbit
+    def __init__(self, count, mbit, latency_ms=0.0):
+        self.count, self.mbit, self.latency_ms = count, mbit, latency_ms
         self.prefix = f"tutti{os.getpid()}"
+        self.middle = None
 
     def name(self, host):
         return f"{self.prefix}host{host}"
@@ -93,10 +96,13 @@ class Hosts:
         self.made = [hub]
         try:
             sh("ip", "netns", "add", hub)
-            sh("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
-            sh("ip", "-n", hub, "link", "set", "bridge", "up")
+            if not self.latency_ms:
+                sh("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
+                sh("ip", "-n", hub, "link", "set", "bridge", "up")
             for host in range(self.count):
                 self.add(host, hub)
+            if self.latency_ms:
+                self.start_middle(hub)
         except BaseException:
             self.__exit__()
             raise
@@ -107,7 +113,7 @@ class Hosts:
         sh("ip", "netns", "add", name)
         self.made.append(name)
         sh("ip", "-n", hub, "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", name)
-        sh("ip", "-n", hub, "link", "set", wire, "master", "bridge", "mtu", MTU, "up")
+        sh("ip", "-n", hub, "link", "set", wire, *([] if self.latency_ms else ["master", "bridge"]), "mtu", MTU, "up")
         sh("ip", "-n", name, "addr", "add", f"{address(host)}/24", "dev", "eth0")
         sh("ip", "-n", name, "link", "set", "eth0", "mtu", MTU, "up")
         sh("ip", "-n", name, "link", "set", "lo", "up")
@@ -118,7 +124,24 @@ class Hosts:
             sh("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.mbit}mbit",
                "burst", burst, "latency", "1s")
 
+    def start_middle(self, hub):
+        wires = [f"wire{host}" for host in range(self.count)]
+        self.middle = subprocess.Popen([*FIRST, "ip", "netns", "exec", hub, MIDDLE, str(self.latency_ms), *wires],
+                                       stdout=subprocess.PIPE, text=True)
+        if self.middle.stdout.readline() != "ready\n":
+            raise SystemExit(f"{MIDDLE} did not start: see its error above")
+
+    def end_middle(self):
+        """Frames that it moved, dropped, its cpu_s and late_us; it ends."""
+        self.middle.terminate()
+        said, _ = self.middle.communicate(timeout=10)
+        self.middle = None
+        return json.loads(said)
+
     def __exit__(self, *_):
+        if self.middle:
+            self.middle.kill()
+            self.middle.wait()
         for name in self.made:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
