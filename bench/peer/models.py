@@ -1,4 +1,4 @@
-"""The models of `tutti_bench compare` and `tools/gpu_check`, as PyTorch's."""
+"""The models of `tutti_bench compare`, `tools/gpu_check` and bench/host_steps.py, as PyTorch's."""
 import torch
 from torch import nn
 
@@ -12,9 +12,7 @@ def make_model(name):
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048),
                              nn.ReLU(), nn.Linear(2048, 10))
     if name == "resnet18":
-        import torchvision  # which only this one needs
-
-        return torchvision.models.resnet18()
+        return ResNet18()
     assert name == "cnn", name
     layers, channels = [], 1
     for out in (16, 32, 64):
@@ -56,3 +54,29 @@ class Gpt(nn.Module):
     def forward(self, x):
         x = self.blocks(self.tokens(x) + self.positions)
         return nn.functional.linear(self.norm(x), self.tokens.weight)
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels)
+        self.downsample = nn.Sequential()
+        if stride > 1:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(nn.functional.relu(self.bn1(self.conv1(x)), inplace=True)))
+        return nn.functional.relu(y.add_(self.downsample(x)), inplace=True)
+
+
+class ResNet18(nn.Sequential):
+    """torchvision's, of so many channels and classes, without torchvision: that of `tutti train resnet18`."""
+
+    def __init__(self, channels=3, classes=1000):
+        layers, inputs = [], 64
+        for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            layers += [Residual(inputs, width, stride), Residual(width, width, 1)]
+            inputs = width
+        super().__init__(nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+                         nn.MaxPool2d(3, 2, 1), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))

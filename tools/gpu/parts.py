@@ -114,7 +114,7 @@ def against_pytorch(check):
 
 def resnet18(check):
     """The same with convolutions."""
-    check.needs_python_with("torchvision")
+    check.needs_python_with("torch")
     check.compare("resnet18", 0.98, contest(check, ours(check), check.peer(), "resnet18", 20))
     check.judge()
 
