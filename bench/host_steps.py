@@ -1,178 +1,160 @@
 #!/usr/bin/env python3
-"""Steps over emulated hosts that compute: ours beside DistributedDataParallel, in turn.
+"""Steps over emulated hosts that compute: ours beside DistributedDataParallel and MPI, in turn.
 
     sudo .venv/bin/python bench/host_steps.py --out bench/results/host_steps_MACHINE_YYYYMM.md
-    sudo .venv/bin/python bench/host_steps.py --cases gpt@1000,wide@4000 --rounds 1 --without-peer
+    sudo .venv/bin/python bench/host_steps.py --cases gpt@1000,wide@4000 --rounds 1 --without-peers
+    sudo .venv/bin/python bench/host_steps.py --cases gpt@1000+5,resnet18@4000 --hosts 2,3,4
 
-A case is MODEL@MBIT of each host's link. Hosts are network namespaces (bench/emulated_hosts.py: needs root
-and iproute2), host r computes on core r alone, with one thread. The peer needs torch in the Python that
-runs this (tools/setup --bench). What stands in the table, as medians over the rounds of median steps:
+A case is MODEL@MBIT of each host's link, or MODEL@MBIT+MS with so many milliseconds from host to host, each way.
+Hosts are network namespaces (bench/emulated_hosts.py: needs root and iproute2), host r computes on core r
+alone, with one thread; more hosts than cores share these. Links with latency meet in a process that computes,
+too: the page says how much. Peers need torch in the Python that runs this and Open MPI (tools/setup --bench),
+and backend tutti (make python); one that is not there is left out, and the page says so. What stands in the
+table, as medians over the rounds of median steps:
 
   t1      all hosts compute at once, each by itself, so that they share the memory and nothing travels
-  t2      what crosses a link each way in an all-reduce, over its rate
+  t2      what crosses a link each way in an all-reduce, over its rate; latency not counted
   fused, all_reduce    strategy multi_worker
   s=0, s=1, s=inf      parameter servers, one a host, without backups; a step of worker 0
   t1 of the peer       as t1, in PyTorch
-  DDP     over each backend, with the best of the buckets asked for, in MB; over tutti: make python
+  DDP     over each backend, with the best of the buckets asked for, in MB; beside it over ours in step: fused,
+          of dlrm s=0
+  MPI     PyTorch, and one all-reduce of all gradients by Open MPI after backward
 
-gpt: 4 blocks of 256 features, 12 windows of 64 characters a host; cnn 64, wide 128, mlp 64 doodles a host.
+gpt: 4 blocks of 256 features, 12 windows of 64 characters a host; cnn 64, wide 128, mlp 64, resnet18 16 doodles a
+host; dlrm 256 samples a host (bench/dlrm_step.cpp), whose table of rows is on servers, so that multi_worker has
+none of it, in DDP's peer a gradient of rows alone (sparse), which MPI's all-reduce cannot sum.
 """
 import argparse
-import json
+import dataclasses
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import tempfile
 
-from emulated_hosts import PAYLOAD, ROOT, TUTTI, Hosts, address, run_all
+from host_trainings import BATCHES, CORES, HOROVOD, PEERS, Trainings, case_of, missing
 
-CORES = sorted(os.sched_getaffinity(0))
-PEER = ROOT / "bench" / "peer" / "host_step.py"
-DOODLES = ROOT / "examples" / "data" / "quickdraw"
 CASES = "gpt@1000,gpt@500,wide@4000,wide@1000,cnn@4000"
-BATCHES = {"gpt": 12, "wide": 128, "cnn": 64, "mlp": 64}  # of a host
-GPT = ["--layers", 4, "--features", 256, "--heads", 4, "--context", 64, "--stride", 64]
 OURS = {"fused": [], "all_reduce": ["--reduction", "all_reduce"]}
 STALENESS = ("0", "1", "inf")
+WAYS = (*OURS, *(f"s={s}" for s in STALENESS))
 
 
 def arguments_of_user():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=CASES, help=f"(default: {CASES})")
-    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--hosts", default="2", help="how many, as 2,3,4 (default: 2)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--buckets", default="25,2,1", help="of DDP, in MB (default: 25,2,1)")
-    parser.add_argument("--backends", default="gloo", help="of DDP: gloo, tutti or both (default: gloo)")
-    parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--peers", default=",".join(PEERS),
+                        help="gloo and tutti: DDP's backends; mpi: sums by Open MPI (default: all)")
+    parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, help="the page (default: stdout)")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("SKIPPED: bench/host_steps.py makes network namespaces, which needs root")
-    if not 2 <= arguments.hosts <= len(CORES):
-        parser.error(f"--hosts {arguments.hosts}: expected 2 to {len(CORES)}, a core each")
+    if arguments.rounds < 1 or arguments.steps < 1:
+        parser.error(f"--rounds {arguments.rounds} --steps {arguments.steps}: expected 1 or more")
+    for count in arguments.hosts.split(","):
+        if count not in ("2", "3", "4", "5", "6", "7", "8"):
+            parser.error(f"--hosts {arguments.hosts!r}: expected numbers from 2 to 8, as 2,3,4")
     for bucket in arguments.buckets.split(","):
         if not bucket.isdigit() or int(bucket) < 1:
             parser.error(f"--buckets {bucket!r}: expected whole MB, as 25,2,1")
-    for backend in arguments.backends.split(","):
-        if backend not in ("gloo", "tutti"):
-            parser.error(f"--backends {backend!r}: expected gloo, tutti or gloo,tutti")
+    for peer in arguments.peers.split(","):
+        if peer not in PEERS:
+            parser.error(f"--peers {peer!r}: expected some of {','.join(PEERS)}")
     for case in arguments.cases.split(","):
-        model, _, mbit = case.partition("@")
-        if model not in BATCHES or not mbit.isdigit() or int(mbit) < 1:
-            parser.error(f"--cases {case}: expected MODEL@MBIT, MODEL one of {', '.join(BATCHES)}")
+        if not case_of(case):
+            parser.error(f"--cases {case}: expected MODEL@MBIT or MODEL@MBIT+MS, MODEL one of {', '.join(BATCHES)}")
     return arguments
 
 
-class Bench:
-    def __init__(self, arguments, folder):
-        self.hosts, self.steps, self.folder = arguments.hosts, arguments.steps, pathlib.Path(folder)
-        self.text = self.folder / "text.txt"
-        pages = sorted((ROOT / "docs").rglob("*.md"))
-        self.text.write_text("".join(page.read_text() for page in pages))
-
-    def train(self, model, strategy, hosts, host):
-        words = [TUTTI, "train", model, "--data", self.text if model == "gpt" else DOODLES,
-                 "--batch-size", BATCHES[model] * hosts, "--strategy", *strategy, "--threads", 1,
-                 "--max-steps", self.steps, "--verbose", 0, "--json", self.folder / f"{host}.json"]
-        return words + (GPT if model == "gpt" else [])
-
-    def run(self, commands, network=None):
-        """Each command on its host and core; the figures that they wrote, by host."""
-        for old in self.folder.glob("*.json"):
-            old.unlink()
-        placed = []
-        for host, command in enumerate(commands):
-            where = ["ip", "netns", "exec", network.name(host)] if network else []
-            placed.append([*where, "taskset", "-c", CORES[host], *command])
-        run_all(placed, {"GLOO_SOCKET_IFNAME": "eth0"})
-        return [json.loads(file.read_text()) for file in sorted(self.folder.glob("*.json"))]
-
-    def alone(self, model):
-        figures = self.run([self.train(model, ["one_device"], 1, host) for host in range(self.hosts)])
-        return max(each["step_ms_p50"] for each in figures)
-
-    def ours(self, model, mbit, strategy, servers=False):
-        launcher = [TUTTI, "run", "--nodes", self.hosts, "--rendezvous", f"{address(0)}:29500", "-n", 1]
-        if servers:
-            launcher += ["--servers", 1, "--no-backups"]
-        with Hosts(self.hosts, mbit) as network:
-            figures = self.run([[*launcher, "--node-rank", host, *self.train(model, strategy, self.hosts, host)]
-                                for host in range(self.hosts)], network)
-        if strategy == ["multi_worker"]:
-            self.sent_once = figures[0]["wire_bytes_per_step"]  # and once more as sums
-        return figures[0]["step_ms_p50"]
-
-    def rank_of_peer(self, model, host, *more):
-        return [sys.executable, PEER, model, "--batch", BATCHES[model], "--steps", self.steps, "--data", DOODLES,
-                "--text", self.text, "--json", self.folder / f"{host}.json", *more]
-
-    def peer_alone(self, model):
-        figures = self.run([self.rank_of_peer(model, host) for host in range(self.hosts)])
-        return max(each["step_ms_p50"] for each in figures)
-
-    def peer(self, model, mbit, backend, bucket):
-        more = ["--ranks", self.hosts, "--meet", f"{address(0)}:29700", "--backend", backend, "--bucket-mb", bucket]
-        with Hosts(self.hosts, mbit) as network:
-            figures = self.run([self.rank_of_peer(model, host, *more, "--rank", host)
-                                for host in range(self.hosts)], network)
-        return figures[0]["step_ms_p50"]
-
-    def contenders(self, model, mbit, peers):
-        served = ["parameter_server", "--staleness"]
-        runs = {name: lambda more=more: self.ours(model, mbit, ["multi_worker", *more])
-                for name, more in OURS.items()}
-        runs |= {f"s={s}": lambda s=s: self.ours(model, mbit, [*served, s], servers=True) for s in STALENESS}
-        if peers:
-            runs["t1 of the peer"] = lambda: self.peer_alone(model)
-        return runs | {f"DDP {backend} {bucket}": lambda backend=backend, bucket=bucket:
-                       self.peer(model, mbit, backend, bucket) for backend, bucket in peers}
+def contenders(run, case, peers, buckets):
+    """What to run, by its name in the table; buckets: of DDP."""
+    served = ["parameter_server", "--staleness"]
+    runs = {"t1": lambda: run.alone(case)}
+    if case.model != "dlrm":
+        runs |= {name: lambda more=more: run.ours(case, ["multi_worker", *more]) for name, more in OURS.items()}
+    runs |= {f"s={s}": lambda s=s: run.ours(case, [*served, s], servers=True) for s in STALENESS}
+    if peers:
+        runs["t1 of the peer"] = lambda: run.peer_alone(case)
+    for backend in (peer for peer in peers if peer != "mpi"):
+        runs |= {(backend, bucket): lambda backend=backend, bucket=bucket: run.ddp(case, backend, bucket)
+                 for bucket in buckets}
+    if "mpi" in peers and case.model != "dlrm":
+        runs["mpi"] = lambda: run.mpi(case)
+    return runs
 
 
-def measured(bench, model, mbit, peers, rounds):
-    times = {}
+def words_of(name):
+    return name if isinstance(name, str) else "DDP " + " ".join(name)
+
+
+def measured(run, case, runs, rounds):
+    times = {name: [] for name in runs}
     for number in range(rounds):
-        times.setdefault("t1", []).append(bench.alone(model))
-        for name, run in bench.contenders(model, mbit, peers).items():
-            times.setdefault(name, []).append(run())
-        print(f"{model}@{mbit} round {number + 1}:",
-              ", ".join(f"{name} {values[-1]:.1f}" for name, values in times.items()), file=sys.stderr, flush=True)
+        for name, once in runs.items():
+            times[name].append(once())
+        print(f"{case.hosts} hosts, {case.model}, {case.link()}, round {number + 1}:",
+              ", ".join(f"{words_of(name)} {values[-1]:.1f}" for name, values in times.items()), file=sys.stderr, flush=True)
     medians = {name: statistics.median(values) for name, values in times.items()}
-    medians["t2"] = 2 * bench.sent_once / (mbit * 1e6 / 8 * PAYLOAD) * 1e3
+    if "fused" in runs:
+        medians["t2"] = run.t2(case)
     return medians
 
 
-def line_of(model, mbit, ms, peers):
-    most = max(ms["t1"], ms["t2"])
-    cells = [model, f"{mbit} Mbit/s", f"{ms['t1']:.1f}", f"{ms['t2']:.1f}"]
-    cells += [f"{ms[name]:.1f} ({ms[name] / most:.2f})" for name in (*OURS, *(f"s={s}" for s in STALENESS))]
-    if peers:
-        cells.append(f"{ms['t1 of the peer']:.1f}")
-    for backend in dict.fromkeys(backend for backend, _ in peers):
-        theirs, best = min((ms[f"DDP {backend} {bucket}"], bucket) for of, bucket in peers if of == backend)
-        cells += [f"{theirs:.1f}, {best} MB", f"{theirs / ms['fused']:.2f}"]
-    return "| " + " | ".join(cells) + " |"
+def line_of(case, ms, peers):
+    most = max(ms["t1"], ms.get("t2", 0))
+    in_step = ms.get("fused", ms["s=0"])
+
+    def cell(name, more=""):
+        return f"{ms[name]:.1f}{more}" if name in ms else "-"
+
+    cells = [case.model, case.link(), cell("t1"), cell("t2")]
+    cells += [cell(name, f" ({ms[name] / most:.2f})" if "t2" in ms else "") for name in WAYS]
+    cells += [cell("t1 of the peer")] if peers else []
+    for peer in peers:
+        best = "mpi" if peer == "mpi" else min((name for name in ms if name[0] == peer), key=ms.get)
+        cells.append(cell(best, f", {best[1]} MB" if peer != "mpi" else ""))
+        cells.append(f"{ms[best] / in_step:.2f}" if best in ms else "-")
+    return "| " + " | ".join([str(case.hosts), *cells]) + " |"
 
 
 def main():
     arguments = arguments_of_user()
-    backends = [] if arguments.without_peer else arguments.backends.split(",")
-    peers = [(backend, bucket) for backend in backends for bucket in arguments.buckets.split(",")]
-    head = ["model", "link", "t1", "t2", *OURS, *(f"s={s}" for s in STALENESS)]
-    head += ["t1 of the peer"] if peers else []
-    head += [word for backend in backends for word in (f"DDP, {backend}", f"{backend} / fused")]
-    lines = [f"# Steps over {arguments.hosts} hosts of one core", "",
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what deletes the namespaces
+    wanted = [] if arguments.without_peers else arguments.peers.split(",")
+    lacks = missing(wanted)
+    peers = [peer for peer in wanted if peer not in lacks]
+    left_out = [f"{peer}: {why}" for peer, why in lacks.items()] + ([HOROVOD] if wanted else [])
+    for line in left_out:
+        print(f"LEFT OUT {line}", file=sys.stderr, flush=True)
+    counts = [int(count) for count in arguments.hosts.split(",")]
+    head = ["hosts", "model", "link", "t1", "t2", *WAYS, *(["t1 of the peer"] if peers else [])]
+    for peer in peers:
+        head += ["MPI" if peer == "mpi" else f"DDP, {peer}", f"{peer} / ours"]
+    lines = ["# Steps over hosts of one core", "",
              f"    .venv/bin/python bench/host_steps.py {' '.join(sys.argv[1:])}", "",
              "Milliseconds; in brackets over max(t1, t2). `bench/host_steps.py --help` says what is what.", "",
-             "| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+             "| " + " | ".join(head) + " |", "|---:|---|---|" + "---:|" * (len(head) - 3)]
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(arguments, folder)
-        for case in arguments.cases.split(","):
-            model, _, mbit = case.partition("@")
-            ms = measured(bench, model, int(mbit), peers, arguments.rounds)
-            lines.append(line_of(model, int(mbit), ms, peers))
-    text = "\n".join(lines) + "\n"
+        run = Trainings(arguments.steps, folder)
+        for count in counts:
+            for words in arguments.cases.split(","):
+                case = dataclasses.replace(case_of(words), hosts=count)
+                runs = contenders(run, case, peers, arguments.buckets.split(","))
+                lines.append(line_of(case, measured(run, case, runs, arguments.rounds), peers))
+    lines.append("")
+    if max(counts) > len(CORES):
+        lines.append(f"More than {len(CORES)} hosts share {len(CORES)} cores: t1, too, is of hosts that share.")
+    if run.middle_share:
+        lines.append(f"Latency is given by a process on the same cores, which computed for up to {run.middle_share:.0%} of a step.")
+    lines += [f"Left out: {line}." for line in left_out]
+    text = "\n".join(lines).rstrip() + "\n"
     if arguments.out:
         arguments.out.write_text(text)
     else:

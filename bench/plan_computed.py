@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 from emulated_hosts import LATENCY, PAYLOAD, ROOT, TUTTI, Hosts, address, run_all
-from host_steps import CORES, DOODLES, GPT
+from host_trainings import CORES, DOODLES, GPT
 
 SEED = 20261129
 DRAWN = 10
