@@ -100,6 +100,31 @@ TEST_F(CompiledTraining, GoesOnFromValuesThatWereRead) {
   expect_values_near(resumed, whole, 0);
 }
 
+/// Rows without a label that counts take no part in the mean.
+TEST_F(CompiledTraining, LabelsThatDoNotCountAreLeftOutOfTheMean) {
+  const nn::Graph graph = net_with_dropout();
+  const Loss loss = losses::sparse_categorical_crossentropy({.ignore_label = 2});
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  const at::Tensor x = at::randn({6, 12}), y = at::tensor({0, 2, 1, 2, 0, 2}, at::kLong);
+  CompiledTrainer all(graph, loss, optim::sgd(), cpu_client(), {.seed = 9});
+  all.load(values);
+  const double got = all.step({{{plain_array(x)}, plain_array(y)}}, 0.1).loss(Deadline(kPatience));
+  const auto module = nn::make_module(graph);
+  for (auto& named : module->named_parameters())
+    named.value().set_data(torch_tensor(values.at(named.key())));
+  const nn::SampleContext here({.seed = 9});
+  const at::Tensor each = loss.kernel().per_sample(module->forward(x), y);
+  EXPECT_NEAR(got, each.sum().item<double>() / 3, 1e-5);
+  (each.sum() / 3).backward();
+  const auto after = all.values();
+  for (const auto& named : module->named_parameters()) {
+    const at::Tensor moved = named.value() - 0.1 * named.value().grad();
+    EXPECT_LE((torch_tensor(after.at(named.key())) - moved).abs().max().item<double>(), 1e-6)
+        << named.key();
+  }
+}
+
 TEST_F(CompiledTraining, StepsOverlapWithWhatTheHostDoes) {
   const nn::Graph graph = net_with_dropout();
   CompiledTrainer trainer = trainer_of(graph, {.outputs = true});

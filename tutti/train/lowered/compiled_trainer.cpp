@@ -10,6 +10,7 @@
 #include "tutti/base/random.h"
 #include "tutti/nn/lower_graph.h"
 #include "tutti/nn/lower_rule.h"
+#include "tutti/sync/tensors.h"
 #include "tutti/train/lowered/step.h"
 
 namespace tutti {
@@ -45,6 +46,12 @@ void require_fits(std::string_view what, const Array& array, const hlo::Type& ty
         fmt::format("compiled step: {} is {}, expected {}", what, words_of(array), words_of(type)));
 }
 
+/// Of a step, before the trainer has taken it.
+struct StepNumbers {
+  optim::StepScalars scalars;
+  double scale = 0;  ///< of what rows lose
+};
+
 /// Whose value is the same on all devices, or each device's own.
 bool is_kept(Slot slot) {
   return slot == Slot::parameter || slot == Slot::fixed || slot == Slot::state ||
@@ -55,8 +62,8 @@ bool is_kept(Slot slot) {
 
 double CompiledResult::loss(const Deadline& deadline) const {
   results_.wait(deadline);
-  return results_.outputs[0][static_cast<size_t>(loss_place_)].to_host(deadline).as<float>()[0] /
-         samples_;
+  return results_.outputs[0][static_cast<size_t>(loss_place_)].to_host(deadline).as<float>()[0] *
+         scale_;
 }
 
 std::vector<Array> CompiledResult::outputs(const Deadline& deadline) const {
@@ -129,7 +136,7 @@ struct CompiledTrainer::State {
 
   /// What a slot of a step has on this replica, unless it is kept there.
   Array value_of(const SlotOf& slot, const CompiledPart& part, int64_t rows, int64_t first_row,
-                 double samples) const {
+                 const StepNumbers& step) const {
     switch (slot.slot) {
       case Slot::target: return filled_up(part.target, rows);
       case Slot::row_weights: {
@@ -138,9 +145,10 @@ struct CompiledTrainer::State {
         return array_with(std::vector<int64_t>{rows}, weights);
       }
       case Slot::scale:
-        return array_with(std::vector<int64_t>{}, std::vector{static_cast<float>(1 / samples)});
+        return array_with(std::vector<int64_t>{}, std::vector{static_cast<float>(step.scale)});
       case Slot::scalars:
-        return array_with(std::vector<int64_t>{nn::kLoweredScalars}, nn::lowered_scalars(scalars));
+        return array_with(std::vector<int64_t>{nn::kLoweredScalars},
+                          nn::lowered_scalars(step.scalars));
       case Slot::dropout_keys: return dropout_keys();
       case Slot::first_row: {
         const auto row = static_cast<uint64_t>(first_row);
@@ -152,6 +160,20 @@ struct CompiledTrainer::State {
         return filled_up(part.inputs[static_cast<size_t>(input - graph.inputs().begin())], rows);
       }
     }
+  }
+
+  /// By what the sum of the rows' losses is a mean: over those that count, where some labels do
+  /// not.
+  double scale_of(const std::vector<CompiledPart>& parts) const {
+    const LossKernel& kernel = loss.kernel();
+    double samples = 0, counted = 0, labels = 0;
+    for (const CompiledPart& part : parts) {
+      samples += static_cast<double>(part.rows());
+      labels += static_cast<double>(part.target.num_elements());
+      counted += static_cast<double>(kernel.counted(tensor_of(part.target)).value_or(0));
+    }
+    if (!kernel.counted({})) return 1 / samples;
+    return counted > 0 ? labels / samples / counted : 0;
   }
 
   void check(const std::vector<CompiledPart>& parts, const LoweredProgram& program) const {
@@ -256,16 +278,13 @@ CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, dou
     throw UsageError(
         fmt::format("compiled step: got {} parts for {} replicas", parts.size(), s.devices.size()));
   CompiledResult result;
-  int64_t most = 0;
-  for (const CompiledPart& part : parts) {
-    result.rows_.push_back(part.rows());
-    result.samples_ += static_cast<double>(part.rows());
-    most = std::max(most, part.rows());
-  }
+  for (const CompiledPart& part : parts) result.rows_.push_back(part.rows());
+  const int64_t most = std::ranges::max(result.rows_);
   if (most == 0) throw UsageError("compiled step: a batch without rows");
   const State::Compiled& compiled = s.step_of(most);
   s.check(parts, compiled.lowered);
-  s.scalars = s.rule.next(s.scalars, learning_rate);
+  const StepNumbers step{s.rule.next(s.scalars, learning_rate), s.scale_of(parts)};
+  result.scale_ = step.scale;
 
   std::vector<std::vector<pjrt::Buffer>> sent(parts.size());
   std::vector<std::vector<const pjrt::Buffer*>> lists(parts.size());
@@ -277,13 +296,14 @@ CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, dou
         lists[replica].push_back(&s.devices[replica].at(slot.name));
         continue;
       }
-      const Array value = s.value_of(slot, parts[replica], most, first_row, result.samples_);
+      const Array value = s.value_of(slot, parts[replica], most, first_row, step);
       sent[replica].push_back(s.client.to_device(value, static_cast<int>(replica)));
       lists[replica].push_back(&sent[replica].back());
     }
     first_row += parts[replica].rows();
   }
   result.results_ = compiled.program.run(lists);
+  s.scalars = step.scalars;
   ++s.updates;
   for (size_t k = 0; k < compiled.lowered.results.size(); ++k) {
     const SlotOf& slot = compiled.lowered.results[k];

@@ -46,7 +46,8 @@ struct CompiledPart {
 /// A step that may still be on its way.
 class CompiledResult {
  public:
-  /// The mean over the rows of all replicas. Timeout after the deadline names the devices that are
+  /// The mean over the rows of all replicas, as fit() has it: where a loss leaves labels out, over
+  /// the others. Timeout after the deadline names the devices that are
   /// not done; Error: what one said.
   double loss(const Deadline& deadline) const;
 
@@ -57,7 +58,7 @@ class CompiledResult {
   friend class CompiledTrainer;
   pjrt::Results results_;
   std::vector<int64_t> rows_;
-  double samples_ = 0;
+  double scale_ = 0;  ///< of the sum of the rows' losses
   int loss_place_ = 0, output_place_ = -1;
 };
 
