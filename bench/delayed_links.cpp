@@ -178,6 +178,7 @@ class Links {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // the links are of whoever has started this
   const double latency_ms = argc > 1 ? std::atof(argv[1]) : 0;
   if (argc < 4 || !(latency_ms > 0 && latency_ms <= 1000)) {
     fmt::print(stderr, "usage: {} MILLISECONDS INTERFACE INTERFACE...\n", argv[0]);

@@ -66,7 +66,7 @@ struct DlrmImpl : torch::nn::Module {
 };
 TORCH_MODULE(Dlrm);
 
-// The samples of peer/dlrm.py, to the bit: so many counts, and words as numbers of rows.
+// Samples like those of peer/dlrm.py: so many counts, and words as numbers of rows.
 std::vector<at::Tensor> samples(int64_t count) {
   torch::manual_seed(1);
   const at::Tensor counts = (at::rand({count, kCounts}).pow(4) * 1000).to(at::kLong);

@@ -2,6 +2,7 @@
 // is made, "exit" in its initialization, "refuse" to make a client, "old", "other" and "short" in
 // its table, "stuck" where device 1 never ends a program. Its programs give back their arguments.
 #include <pjrt_c_api.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -40,6 +41,7 @@ struct PJRT_Executable {
 };
 struct PJRT_LoadedExecutable {
   PJRT_Executable executable;
+  PJRT_Device* devices[2];
 };
 
 namespace {
@@ -66,6 +68,7 @@ PJRT_Error* initialize(PJRT_Plugin_Initialize_Args*) {
 PJRT_Error* create(PJRT_Client_Create_Args* args) {
   if (fails_by("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (fails_by("crash")) std::raise(SIGSEGV);
+  if (fails_by("fork") && ::fork() == 0) ::sleep(3600);
   if (fails_by("refuse")) return give(PJRT_Error{"the devices are\nin use by another process"});
   static PJRT_Client client;
   args->client = &client;
@@ -149,10 +152,19 @@ PJRT_Error* destroy_buffer(PJRT_Buffer_Destroy_Args* args) {
   return nullptr;
 }
 
+PJRT_Error* addressable_of(PJRT_LoadedExecutable_AddressableDevices_Args* args) {
+  args->addressable_devices = args->executable->devices;
+  args->num_addressable_devices = 2;
+  return nullptr;
+}
+
 PJRT_Error* compile(PJRT_Client_Compile_Args* args) {
+  if (fails_by("compile")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (std::string_view(args->program->code, args->program->code_size) != "echo")
     return give(PJRT_Error{"line 1: what is that?"});
-  args->executable = give(PJRT_LoadedExecutable{});
+  // In an order of its own.
+  args->executable =
+      give(PJRT_LoadedExecutable{{}, {args->client->addresses[1], args->client->addresses[0]}});
   return nullptr;
 }
 
@@ -179,7 +191,8 @@ PJRT_Error* destroy_loaded(PJRT_LoadedExecutable_Destroy_Args* args) {
 PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
   for (size_t device = 0; device < args->num_devices; ++device) {
     args->output_lists[device][0] = give(PJRT_Buffer(*args->argument_lists[device][0]));
-    args->device_complete_events[device] = give(PJRT_Event{device == 0 || !fails_by("stuck")});
+    // The second list is device 0's.
+    args->device_complete_events[device] = give(PJRT_Event{device == 1 || !fails_by("stuck")});
   }
   return nullptr;
 }
@@ -230,6 +243,7 @@ PJRT_Api table() {
   api.PJRT_Executable_NumOutputs = num_outputs;
   api.PJRT_Executable_Destroy = destroy_executable;
   api.PJRT_LoadedExecutable_Destroy = destroy_loaded;
+  api.PJRT_LoadedExecutable_AddressableDevices = addressable_of;
   api.PJRT_LoadedExecutable_Execute = execute;
   api.PJRT_Event_OnReady = on_ready;
   api.PJRT_Event_Destroy = destroy_event;

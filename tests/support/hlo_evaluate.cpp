@@ -9,6 +9,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/pjrt/plugin.h"
 
+#include "tests/support/expect.h"
+
 namespace tutti::test {
 namespace {
 
@@ -25,16 +27,20 @@ Array array_with(std::vector<int64_t> shape, const std::vector<T>& elements) {
 }  // namespace
 
 pjrt::Client cpu_client() {
+  return pjrt::Client::open(cpu_plugin(), {.options = pjrt::options_for("cpu", kDevices)});
+}
+
+std::string cpu_plugin() {
   // As CMake lists folders.
   std::vector<std::string> folders;
   for (const auto folder : std::views::split(std::string_view(TUTTI_SITE_PACKAGES), ';'))
     folders.emplace_back(folder.begin(), folder.end());
-  return pjrt::Client::open(pjrt::find_plugin("cpu", folders),
-                            {.options = pjrt::options_for("cpu", kDevices)});
+  return pjrt::find_plugin("cpu", folders);
 }
 
 void Evaluated::SetUp() {
-  if (!pjrt::available()) GTEST_SKIP() << "needs PJRT's header (tools/setup --pjrt)";
+  if (!pjrt::available() || refusal_of<UsageError>([] { cpu_plugin(); }) != "")
+    GTEST_SKIP() << "needs PJRT's header and its plugin for CPUs (tools/setup --pjrt)";
 }
 
 Array array_of(std::vector<int64_t> shape, const std::vector<float>& elements) {

@@ -107,7 +107,7 @@ Value gradient_of_dot(const BackwardStep& step, size_t which) {
       has_now.push_back(mine.contract[size_t(at - other.contract.begin())]);
   std::vector<int64_t> order(has_now.size());
   for (size_t k = 0; k < has_now.size(); ++k) order[size_t(has_now[k])] = int64_t(k);
-  return transpose(product, order);
+  return convert(transpose(product, order), mine.value.dtype());
 }
 
 Value gradient_of_convolution(const BackwardStep& step, size_t which) {

@@ -77,7 +77,8 @@ Value reduce_sum(Value a, std::vector<int64_t> dimensions);
 Value reduce_max(Value a, std::vector<int64_t> dimensions);
 
 /// Sums of products over a[contract_a[i]] and b[contract_b[i]], for each of a[batch_a[i]], which is
-/// b[batch_b[i]]: first the batch dimensions, then what is left of a, then of b. Sums in float32.
+/// b[batch_b[i]]: first the batch dimensions, then what is left of a, then of b. Sums, and so what
+/// it gives, in float32; gradients of bfloat16 operands are bfloat16.
 struct DotDimensions {
   std::vector<int64_t> batch_a, batch_b, contract_a, contract_b;
 };
@@ -86,7 +87,7 @@ Value dot(Value a, Value b, const DotDimensions& dimensions);
 Value dot(Value a, Value b);
 
 /// Cross-correlation of x [batch, channels, height, width] with w [outputs, channels / groups,
-/// kernel height, kernel width].
+/// kernel height, kernel width]; types as of dot().
 struct ConvOptions {
   int64_t stride_height = 1, stride_width = 1;
   int64_t pad_height = 0, pad_width = 0;  ///< zeros on both sides

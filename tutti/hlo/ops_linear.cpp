@@ -108,11 +108,10 @@ Value dot(Value a, Value b, const DotDimensions& dimensions) {
   require_same_program("dot", a, b);
   require_floating("dot", a);
   if (a.dtype() != b.dtype()) refuse("dot", words_of({a, b}), "one type of elements");
-  const Value sums = a.program().add({.op = Op::dot,
-                                      .type = {DType::float32, shape_of_dot(a, b, dimensions)},
-                                      .operands = {a.number(), b.number()},
-                                      .dot = dimensions});
-  return convert(sums, a.dtype());
+  return a.program().add({.op = Op::dot,
+                          .type = {DType::float32, shape_of_dot(a, b, dimensions)},
+                          .operands = {a.number(), b.number()},
+                          .dot = dimensions});
 }
 
 Value dot(Value a, Value b) {
@@ -139,11 +138,10 @@ Value conv2d(Value x, Value w, const ConvOptions& options) {
                       .feature_groups = groups};
   const Shape shape{x.shape()[0], w.shape()[0], times("conv2d", x, window, 0),
                     times("conv2d", x, window, 1)};
-  const Value sums = x.program().add({.op = Op::convolution,
-                                      .type = {DType::float32, shape},
-                                      .operands = {x.number(), w.number()},
-                                      .window = window});
-  return convert(sums, x.dtype());
+  return x.program().add({.op = Op::convolution,
+                          .type = {DType::float32, shape},
+                          .operands = {x.number(), w.number()},
+                          .window = window});
 }
 
 Value window_max(Value x, const WindowOptions& options) {

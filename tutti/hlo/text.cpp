@@ -151,10 +151,13 @@ std::string Writer::linear_right_side(const Instruction& i) {
           types(i, true));
     }
     case Op::dot:
-      return fmt::format("stablehlo.dot_general {}, {} {}", names(i), dot_words(i.dot), types(i));
-    case Op::convolution:
-      return fmt::format("stablehlo.convolution({}) {} {}", names(i), convolution_words(i.window),
+      return fmt::format("stablehlo.dot_general {}, {} {}", names(i),
+                         dot_words(i.dot, program_.instruction(i.operands[0]).type.dtype),
                          types(i));
+    case Op::convolution:
+      return fmt::format(
+          "stablehlo.convolution({}) {} {}", names(i),
+          convolution_words(i.window, program_.instruction(i.operands[0]).type.dtype), types(i));
     case Op::window_max:
     case Op::window_sum: {
       const bool sum = i.op == Op::window_sum;

@@ -132,23 +132,34 @@ std::string constant_words(const Type& type, double number) {
                      to_string(type));
 }
 
-std::string convolution_words(const Window& window) {
+// Float32 stays float32: left to themselves accelerators make such products in fewer bits.
+constexpr std::string_view kPrecision = "HIGHEST";
+
+std::string convolution_words(const Window& window, DType dtype) {
+  const std::string precision = dtype != DType::float32
+                                    ? ""
+                                    : fmt::format(
+                                          ", precision_config = [#stablehlo<precision {0}>, "
+                                          "#stablehlo<precision {0}>]",
+                                          kPrecision);
   return fmt::format(
       "dim_numbers = {}, window = {{stride = {}, pad = [[{}, {}], [{}, {}]], lhs_dilate = {}, "
       "rhs_dilate = {}, reverse = [false, false]}} "
-      "{{batch_group_count = {} : i64, feature_group_count = {} : i64}}",
+      "{{batch_group_count = {} : i64, feature_group_count = {} : i64{}}}",
       layout_words(window.layout), words_of(window.stride), window.before[0], window.after[0],
       window.before[1], window.after[1], words_of(window.spread_input),
-      words_of(window.spread_kernel), window.batch_groups, window.feature_groups);
+      words_of(window.spread_kernel), window.batch_groups, window.feature_groups, precision);
 }
 
-std::string dot_words(const DotDimensions& d) {
+std::string dot_words(const DotDimensions& d, DType dtype) {
   const std::string batch =
       d.batch_a.empty()
           ? ""
           : fmt::format("batching_dims = {} x {}, ", words_of(d.batch_a), words_of(d.batch_b));
-  return fmt::format("{}contracting_dims = {} x {}", batch, words_of(d.contract_a),
-                     words_of(d.contract_b));
+  const std::string precision =
+      dtype != DType::float32 ? "" : fmt::format(", precision = [{0}, {0}]", kPrecision);
+  return fmt::format("{}contracting_dims = {} x {}{}", batch, words_of(d.contract_a),
+                     words_of(d.contract_b), precision);
 }
 
 // The dimensions of numbers come first, then that of a row.

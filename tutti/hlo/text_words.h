@@ -32,9 +32,9 @@ std::string block(std::string_view operation, DType dtype);
 /// The block of whether the first of two is the larger one, or as large.
 std::string first_is_largest(DType dtype);
 
-std::string convolution_words(const Window& window);
+std::string convolution_words(const Window& window, DType dtype);
 std::string window_words(const Window& window);
-std::string dot_words(const DotDimensions& dimensions);
+std::string dot_words(const DotDimensions& dimensions, DType dtype);
 /// Of take_rows and add_rows, by numbers of that many dimensions, of rows of that many features.
 std::string taken_rows_words(size_t rank, int64_t features);
 std::string added_rows_words(size_t rank);

@@ -39,10 +39,9 @@ struct Lowering {
   /// x W' + b over the last dimension.
   hlo::Value dense(hlo::Value a, hlo::Value weight, std::optional<hlo::Value> bias) const {
     const auto last = static_cast<int64_t>(a.shape().size()) - 1;
-    hlo::Value y = hlo::convert(
+    const hlo::Value y =
         hlo::dot(product_type(a), product_type(weight),
-                 {.batch_a = {}, .batch_b = {}, .contract_a = {last}, .contract_b = {1}}),
-        DType::float32);
+                 {.batch_a = {}, .batch_b = {}, .contract_a = {last}, .contract_b = {1}});
     return bias ? y + hlo::broadcast(*bias, y.shape(), {last}) : y;
   }
 
@@ -115,13 +114,12 @@ struct Lowering {
 };
 
 hlo::Value Lowering::operator()(const op::Conv2d& op) const {
-  const hlo::Value y = hlo::convert(hlo::conv2d(product_type(x()), product_type(state("weight")),
-                                                {.stride_height = op.stride,
-                                                 .stride_width = op.stride,
-                                                 .pad_height = op.padding.height,
-                                                 .pad_width = op.padding.width,
-                                                 .groups = op.groups}),
-                                    DType::float32);
+  const hlo::Value y = hlo::conv2d(product_type(x()), product_type(state("weight")),
+                                   {.stride_height = op.stride,
+                                    .stride_width = op.stride,
+                                    .pad_height = op.padding.height,
+                                    .pad_width = op.padding.width,
+                                    .groups = op.groups});
   return op.bias ? y + hlo::broadcast(state("bias"), y.shape(), {1}) : y;
 }
 
@@ -149,23 +147,29 @@ hlo::Value Lowering::operator()(const op::BatchNorm2d& op) const {
   };
   const hlo::Value counts = from.row_weights ? hlo::broadcast(*from.row_weights, x().shape(), {0})
                                              : hlo::constant(x().program(), x().type(), 1);
-  const hlo::Value count = sum(counts);
+  const hlo::Value counted = sum(counts);
+  const hlo::Value any = hlo::compare(counted, hlo::Comparison::gt, 0);
+  const hlo::Value count = hlo::maximum(counted, 1);  // of a part without rows nothing is kept
   const hlo::Value mean = sum(x() * counts) / count;
   const hlo::Value apart = x() - along(mean, 1);
   const hlo::Value squares = sum(apart * apart * counts);
-  const auto moved = [&](std::string_view name, hlo::Value towards) {
-    const std::string full = full_name(node, {.name = std::string(name), .shape = {}});
-    // A layer that is applied twice moves them twice.
-    const auto before = buffers.find(full);
-    const hlo::Value old = before != buffers.end() ? before->second : state(name);
-    buffers.insert_or_assign(full, old * (1 - op.momentum) + towards * op.momentum);
+  // A layer that is applied twice moves them twice.
+  const auto now = [&](std::string_view name) {
+    const auto moved = buffers.find(full_name(node, {.name = std::string(name), .shape = {}}));
+    return moved != buffers.end() ? moved->second : state(name);
   };
-  moved("running_mean", mean);
-  moved("running_var", squares / hlo::maximum(count - 1, 1));
-  const std::string tracked = full_name(node, {.name = "num_batches_tracked", .shape = {}});
-  const auto before = buffers.find(tracked);
-  buffers.insert_or_assign(
-      tracked, (before != buffers.end() ? before->second : state("num_batches_tracked")) + 1);
+  const auto becomes = [&](std::string_view name, hlo::Value value) {
+    buffers.insert_or_assign(full_name(node, {.name = std::string(name), .shape = {}}), value);
+  };
+  const auto move = [&](std::string_view name, hlo::Value towards) {
+    const hlo::Value old = now(name);
+    becomes(name, hlo::select(any, old * (1 - op.momentum) + towards * op.momentum, old));
+  };
+  move("running_mean", mean);
+  move("running_var", squares / hlo::maximum(count - 1, 1));
+  const hlo::Value tracked = now("num_batches_tracked");
+  const hlo::Value one = hlo::reshape(hlo::slice(any, {0}, {1}), {});
+  becomes("num_batches_tracked", tracked + hlo::convert(one, tracked.dtype()));
   return normalised(op, mean, squares / count);
 }
 
@@ -192,10 +196,8 @@ hlo::Value Lowering::attend(hlo::Value a, int64_t heads, bool causal) const {
         hlo::transpose(hlo::reshape(of, {batch, length, heads, width}), {0, 2, 1, 3}));
   };
   hlo::Value scores =
-      hlo::convert(
-          hlo::dot(part(0), part(1),
-                   {.batch_a = {0, 1}, .batch_b = {0, 1}, .contract_a = {3}, .contract_b = {3}}),
-          DType::float32) *
+      hlo::dot(part(0), part(1),
+               {.batch_a = {0, 1}, .batch_b = {0, 1}, .contract_a = {3}, .contract_b = {3}}) *
       (1 / std::sqrt(double(width)));
   if (causal) {
     const hlo::Type places{DType::int32, scores.shape()};
@@ -204,10 +206,9 @@ hlo::Value Lowering::attend(hlo::Value a, int64_t heads, bool causal) const {
     constexpr double kUnseen = -1e30;  // its exponential is 0
     scores = hlo::select(sees, scores, hlo::constant(a.program(), scores.type(), kUnseen));
   }
-  const hlo::Value mixed = hlo::convert(
+  const hlo::Value mixed =
       hlo::dot(product_type(detail::softmax(scores)), part(2),
-               {.batch_a = {0, 1}, .batch_b = {0, 1}, .contract_a = {3}, .contract_b = {2}}),
-      DType::float32);
+               {.batch_a = {0, 1}, .batch_b = {0, 1}, .contract_a = {3}, .contract_b = {2}});
   return hlo::reshape(hlo::transpose(mixed, {0, 2, 1, 3}), {batch, length, features});
 }
 

@@ -6,7 +6,9 @@
 ///   results.wait(Deadline(limit));
 ///   Array loss = results.outputs[0][0].to_host(Deadline(limit));
 ///
-/// Errors name the plugin, its version and the function: "PJRT plugin xla_cpu_pjrt.so (API 0.81),
+/// What the interface gives no way to wait for with a limit, a plugin's own work when a copy or a
+/// program is handed over (not when it runs), has none. Errors name the plugin, its version and the
+/// function: "PJRT plugin xla_cpu_pjrt.so (API 0.81),
 /// PJRT_Client_Compile: ...". Thread rule: handles are cheap to copy or move, and may be used from
 /// any thread; one Program is run by one thread at a time.
 #pragma once
@@ -81,7 +83,8 @@ struct ClientOptions {
 };
 
 struct CompileOptions {
-  int replicas = 1;  ///< from 1 to the number of devices: the first ones run it
+  int replicas = 1;  ///< from 1 to the number of devices: the first ones run it, replica r device r
+  Millis limit{600'000};  ///< Timeout after it
 };
 
 class Client {
@@ -97,7 +100,8 @@ class Client {
   Buffer to_device(const Array& array, int device) const;
 
   /// Compiles StableHLO as text or bytecode. UsageError where there are fewer devices than
-  /// replicas; Error with the plugin's words for a program that it refuses.
+  /// replicas, or the text says another number of them; Error with the plugin's words for a program
+  /// that it refuses.
   Program compile(std::string_view stablehlo, const CompileOptions& options = {}) const;
 
  private:

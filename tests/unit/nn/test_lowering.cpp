@@ -97,7 +97,9 @@ nn::LoweringInputs lowering_inputs(const nn::Graph& graph, const nn::GraphModule
       words[1] = static_cast<uint32_t>(key >> 32);
     }
     at::Tensor row = at::zeros({2}, at::kUInt32);
-    *static_cast<uint32_t*>(row.data_ptr()) = static_cast<uint32_t>(given.place.first_row);
+    auto* words = static_cast<uint32_t*>(row.data_ptr());
+    words[0] = static_cast<uint32_t>(given.place.first_row);
+    words[1] = static_cast<uint32_t>(given.place.first_row >> 32);
     from.dropout_keys = to.argument(keys, "keys");
     from.first_row = to.argument(row, "first_row");
   }
@@ -342,6 +344,21 @@ TEST(LoweredRules, OthersAreNamed) {
 }
 
 using LoweredBatchNorm = Evaluated;
+
+TEST_F(LoweredBatchNorm, ThatIsFrozenInfers) {
+  expect_as_module(
+      nn::with_frozen(of({3, 4, 5}, {nn::batch_norm2d().named("norm"), nn::conv2d(2, 1)}),
+                      {"norm"}),
+      {.training = false});
+}
+
+using LoweredDropout = Evaluated;
+
+/// The number of a row has 64 bits, of which the second word takes what the first one carries.
+TEST_F(LoweredDropout, RowsBeyondFourBillionHaveTheirMasks) {
+  expect_as_module(of({6}, {nn::dropout(0.5)}),
+                   {.place = {.seed = 3, .step = 1, .first_row = (int64_t{1} << 32) - 2}});
+}
 
 /// Rows that only fill a batch up change neither the statistics nor what the others become.
 TEST_F(LoweredBatchNorm, RowsThatFillABatchUpDoNotCount) {

@@ -79,6 +79,11 @@ TEST_F(ProbePlugin, OneThatHangsIsATimeoutThatNamesWhere) {
                     HasSubstr("at PJRT_Client_Create")));
 }
 
+TEST_F(ProbePlugin, OneThatLeavesAProcessBehindHasAnswered) {
+  const Fails fails("fork");
+  EXPECT_EQ(probe(Millis{5'000}).platform, "fake");
+}
+
 TEST_F(ProbePlugin, OneThatCrashesEndsItsOwnProcess) {
   {
     const Fails fails("crash");
@@ -121,6 +126,26 @@ TEST_F(ProbePlugin, OpenRefusesWhatTheProbeDoes) {
               HasSubstr("SIGSEGV"));
 }
 
+TEST_F(ProbePlugin, NoLimitIsTooLong) {
+  EXPECT_EQ(pjrt::Client::open(TUTTI_FAKE_PLUGIN,
+                               {.options = {{"wanted", int64_t{1}}}, .limit = Millis::max()})
+                .num_devices(),
+            2);
+}
+
+TEST_F(ProbePlugin, ACompilerThatHangsIsATimeout) {
+  const Fails fails("compile");
+  const auto client = pjrt::Client::open(TUTTI_FAKE_PLUGIN);
+  EXPECT_THAT(message_of<Timeout>([&] { client.compile("echo", {.limit = Millis{100}}); }),
+              HasSubstr("PJRT_Client_Compile: not done within 0.1 s"));
+}
+
+TEST_F(ProbePlugin, AProgramOfOtherReplicasIsNamed) {
+  const auto client = pjrt::Client::open(TUTTI_FAKE_PLUGIN);
+  EXPECT_THAT(message_of<UsageError>([&] { client.compile("mhlo.num_replicas = 2 : i32", {}); }),
+              HasSubstr("a program for 2 replicas, to be compiled for 1"));
+}
+
 TEST_F(ProbePlugin, ADeviceThatIsStuckIsNamed) {
   const Fails fails("stuck");
   const auto client = pjrt::Client::open(TUTTI_FAKE_PLUGIN);
@@ -128,7 +153,7 @@ TEST_F(ProbePlugin, ADeviceThatIsStuckIsNamed) {
   float number = 3;
   const Array array = Array::view(&number, DType::float32, {}, nullptr);
   const pjrt::Buffer a = client.to_device(array, 0), b = client.to_device(array, 1);
-  const pjrt::Results results = program.run({{&a}, {&b}});
+  const pjrt::Results results = program.run({{&a}, {&b}});  // lists go in the plugin's order
   EXPECT_THAT(message_of<Timeout>([&] { results.wait(Deadline(Millis{100})); }),
               AllOf(HasSubstr("not done within 0.1 s"), EndsWith("device 1")));
   EXPECT_EQ(results.outputs[0][0].to_host(Deadline(Millis{1000})).as<float>()[0], 3.F);

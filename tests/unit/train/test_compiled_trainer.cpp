@@ -169,6 +169,91 @@ TEST_F(CompiledTraining, InBfloat16IsNearThatInFloat32) {
   EXPECT_NE(losses[2], losses[0]) << "products were in float32";
 }
 
+nn::Graph net_with_norm(bool synchronized = false) {
+  const auto input = nn::input({2, 3, 3});
+  const auto x = nn::batch_norm2d({.synchronized = synchronized}).named("norm")(input);
+  return {input, nn::linear(3).named("dense")(nn::flatten()(nn::relu()(x)))};
+}
+
+CompiledPart images(const at::Tensor& x, const at::Tensor& y, int64_t begin, int64_t end) {
+  return {{plain_array(x.slice(0, begin, end))}, plain_array(y.slice(0, begin, end))};
+}
+
+/// A replica without rows gives nothing to sums, and keeps its statistics.
+TEST_F(CompiledTraining, AReplicaWithoutRowsChangesNothing) {
+  const nn::Graph graph = net_with_norm();
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  const at::Tensor x = at::randn({4, 2, 3, 3}), y = at::randint(3, {4});
+  CompiledTrainer one = trainer_of(graph), two = trainer_of(graph, {.replicas = 2});
+  one.load(values);
+  two.load(values);
+  const double expected = one.step({images(x, y, 0, 4)}, 0.01).loss(Deadline(kPatience));
+  EXPECT_NEAR(two.step({images(x, y, 0, 4), images(x, y, 0, 0)}, 0.01).loss(Deadline(kPatience)),
+              expected, 1e-6);
+  for (const auto& [name, array] : one.values()) {
+    at::Tensor wanted = torch_tensor(array).to(at::kFloat);
+    const at::Tensor made = torch_tensor(two.values().at(name)).to(at::kFloat);
+    // The mean over replicas, of which the second has its first statistics.
+    if (name.starts_with("norm.running")) wanted = (wanted + torch_tensor(values.at(name))) / 2;
+    EXPECT_LE((made - wanted).abs().max().item<double>(), 1e-6) << name;
+  }
+}
+
+TEST_F(CompiledTraining, StatisticsOfAllReplicasAreThoseOfOne) {
+  const nn::Graph graph = net_with_norm(/*synchronized=*/true);
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(net_with_norm()));
+  const at::Tensor x = at::randn({7, 2, 3, 3}) + 1, y = at::randint(3, {7});
+  CompiledTrainer one = trainer_of(graph), two = trainer_of(graph, {.replicas = 2});
+  one.load(values);
+  two.load(values);
+  for (int step = 0; step < 2; ++step)
+    EXPECT_NEAR(two.step({images(x, y, 0, 4), images(x, y, 4, 7)}, 0.01).loss(Deadline(kPatience)),
+                one.step({images(x, y, 0, 7)}, 0.01).loss(Deadline(kPatience)), 1e-5);
+  expect_values_near(two, one, 1e-5);
+}
+
+/// Whatever a row loses that only fills a part up: here the logarithm of 0.
+TEST_F(CompiledTraining, RowsThatFillAPartUpLoseNothing) {
+  const auto input = nn::input({12});
+  const nn::Graph graph(input, nn::linear(3, {.bias = false}).named("dense")(input));
+  CompiledTrainer trainer(graph, losses::poisson(), optim::sgd(), cpu_client(), {.replicas = 2});
+  trainer.load({{"dense.weight", plain_array(at::full({3, 12}, 0.1))}});
+  const at::Tensor x = at::rand({3, 12}) + 0.1, y = at::rand({3, 3});
+  const auto part = [&](int64_t begin, int64_t end) {
+    return CompiledPart{{plain_array(x.slice(0, begin, end))}, plain_array(y.slice(0, begin, end))};
+  };
+  EXPECT_TRUE(std::isfinite(trainer.step({part(0, 2), part(2, 3)}, 0.1).loss(Deadline(kPatience))));
+  for (const auto& [name, array] : trainer.values())
+    EXPECT_TRUE(torch_tensor(array).isfinite().all().item<bool>()) << name;
+}
+
+TEST_F(CompiledTraining, StatesBeginWhereTheRuleSays) {
+  const nn::Graph graph = net_with_dropout();
+  const CompiledTrainer trainer(graph, losses::sparse_categorical_crossentropy(),
+                                optim::adagrad({.initial_accumulator = 0.5}), cpu_client());
+  EXPECT_EQ(trainer.values().at("dense.bias.sum").as<float>()[0], 0.5F);
+  EXPECT_EQ(trainer.values().at("dense.bias").as<float>()[0], 0.F);
+}
+
+TEST_F(CompiledTraining, LabelsAndTokensOutOfRangeAreNamedWithTheirRow) {
+  CompiledTrainer trainer = trainer_of(net_with_dropout());
+  const Rows batch = rows_of(4);
+  const CompiledPart bad{{plain_array(batch.x)}, plain_array(at::tensor({0, 1, 7, 2}, at::kLong))};
+  EXPECT_THAT(message_of<DataError>([&] { trainer.step({bad}, 0.1); }), HasSubstr("label 7"));
+  EXPECT_EQ(trainer.updates(), 0);
+
+  const auto tokens = nn::input({2}, DType::int64);
+  const nn::Graph text(tokens, nn::linear(3)(nn::flatten()(nn::embedding(5, 4)(tokens))));
+  CompiledTrainer reader = trainer_of(text);
+  const Array wrong = plain_array(at::tensor({1, 4, 5, 0}, at::kLong).reshape({2, 2}));
+  EXPECT_THAT(message_of<DataError>([&] { reader.predict({wrong}); }), HasSubstr("token 5"));
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { reader.step({{{wrong}, plain_array(at::zeros({2}, at::kLong))}}, 0.1); }),
+              HasSubstr("token 5"));
+}
+
 TEST_F(CompiledTraining, WhatDoesNotFitIsNamed) {
   const nn::Graph graph = net_with_dropout();
   CompiledTrainer trainer = trainer_of(graph, {.replicas = 2});
@@ -190,6 +275,18 @@ TEST_F(CompiledTraining, WhatDoesNotFitIsNamed) {
   const CompiledPart uneven{{plain_array(batch.x)}, plain_array(batch.y.slice(0, 0, 3))};
   EXPECT_THAT(message_of<UsageError>([&] { trainer.step({uneven, uneven}, 0.1); }),
               HasSubstr("4 rows of inputs, 3 of targets"));
+  const CompiledPart scalar{{plain_array(at::zeros({}))}, plain_array(batch.y)};
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.step({scalar, scalar}, 0.1); }),
+              HasSubstr("input \"input\" is float32 []"));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer.set_updates(-1); }), HasSubstr("-1 updates"));
+  EXPECT_THAT(message_of<UsageError>([&] { trainer_of(graph, {.product = DType::int32}); }),
+              HasSubstr("products of int32"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                CompiledTrainer(graph,
+                                losses::sparse_categorical_crossentropy({.class_weights = {1, 2}}),
+                                optim::sgd(), cpu_client());
+              }),
+              HasSubstr("weights of 2 classes, the model gives 3"));
   EXPECT_THAT(message_of<UsageError>([&] { trainer_of(graph, {.replicas = 3}); }),
               AllOf(HasSubstr("3 replicas on the 2 devices"), HasSubstr("cpu")));
 }
@@ -274,27 +371,37 @@ nn::Graph zoo_graph(const std::string& name) {
 }
 
 TEST_P(CompiledZoo, TrainsThreeSteps) {
+  constexpr double kRate = 0.01;
   const nn::Graph graph = zoo_graph(GetParam());
+  const Loss loss = losses::sparse_categorical_crossentropy();
   torch::manual_seed(6);
   const auto module = nn::make_module(graph);
-  CompiledTrainer trainer = trainer_of(graph);
+  CompiledTrainer trainer(graph, loss, optim::sgd({.learning_rate = kRate}), cpu_client());
   trainer.load(values_of(*module));
   std::vector<int64_t> shape = graph.input_shape();
   shape.insert(shape.begin(), 2);
   const bool text = GetParam() == "gpt";
   const at::Tensor x = text ? at::randint(11, shape) : at::rand(shape);
   const at::Tensor y = text ? at::randint(11, shape) : at::randint(3, {2});
-  double last = 0;
-  for (int step = 0; step < 3; ++step) {
-    last = trainer.step({{{plain_array(x)}, plain_array(y)}}, 0.001).loss(Deadline(kPatience));
-    EXPECT_TRUE(std::isfinite(last)) << "step " << step;
-    if (step > 0) continue;
-    module->train();
-    const nn::SampleContext here({});
-    const at::Tensor each =
-        losses::sparse_categorical_crossentropy().kernel().per_sample(module->forward(x), y);
-    EXPECT_NEAR(last, each.mean().item<double>(), 2e-4) << "the first loss";
+  const auto step = [&] {
+    return trainer.step({{{plain_array(x)}, plain_array(y)}}, kRate).loss(Deadline(kPatience));
+  };
+
+  module->train();
+  const nn::SampleContext here({});
+  const at::Tensor expected = loss.kernel().per_sample(module->forward(x), y).mean();
+  expected.backward();
+  EXPECT_NEAR(step(), expected.item<double>(), 2e-4) << "the first loss";
+  const auto after = trainer.values();
+  for (const auto& named : module->named_parameters()) {
+    if (!named.value().grad().defined()) continue;
+    const at::Tensor moved = (named.value() - torch_tensor(after.at(named.key()))) / kRate;
+    const double size = named.value().grad().norm().item<double>();
+    EXPECT_LE((moved - named.value().grad()).norm().item<double>(), 1e-2 * size + 1e-3)
+        << named.key() << ", of " << size;
   }
+  EXPECT_TRUE(std::isfinite(step()));
+  EXPECT_TRUE(std::isfinite(step()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, CompiledZoo, ::testing::Values("mlp", "cnn", "lenet", "gpt"),

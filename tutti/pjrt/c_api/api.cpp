@@ -113,18 +113,18 @@ void Api::require(size_t field, std::string_view name) const {
   if (function == nullptr) fail(name, "it has no such function");
 }
 
-PJRT_Client* make_client(const Api& api, const Options& options, const Step& step) {
-  step("PJRT_Plugin_Initialize");
-  auto initialize = arguments<PJRT_Plugin_Initialize_Args>();
-  api.call(&PJRT_Api::PJRT_Plugin_Initialize, "PJRT_Plugin_Initialize", initialize);
+void initialize(const Api& api) {
+  auto args = arguments<PJRT_Plugin_Initialize_Args>();
+  api.call(&PJRT_Api::PJRT_Plugin_Initialize, "PJRT_Plugin_Initialize", args);
+}
 
+PJRT_Client* make_client(const Api& api, const Options& options) {
   std::vector<PJRT_NamedValue> values;
   values.reserve(options.size());
   for (const auto& [name, value] : options) values.push_back(named_value(name, value));
   auto create = arguments<PJRT_Client_Create_Args>();
   create.create_options = values.data();
   create.num_options = values.size();
-  step("PJRT_Client_Create");
   api.call(&PJRT_Api::PJRT_Client_Create, "PJRT_Client_Create", create);
   return create.client;
 }

@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <future>
 #include <map>
+#include <mutex>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include <protozero/pbf_writer.hpp>
 
@@ -38,33 +43,65 @@ DType dtype_of(const detail::Api& api, PJRT_Buffer_Type type) {
            fmt::format("elements of type {}, which tutti has not", static_cast<int>(type)));
 }
 
-/// Within the limit, in a thread of its own, which is left alone where it does not come back.
-std::shared_ptr<detail::ClientState> load(const std::string& path, const ClientOptions& options) {
-  auto loaded = std::make_shared<std::promise<std::shared_ptr<detail::ClientState>>>();
-  auto result = loaded->get_future();
-  std::thread([loaded, path, wanted = options.options] {
+/// What `function` gives within the limit, in a thread of its own, which is left alone where it
+/// does not come back: so it owns what it uses. Timeout with `late`.
+template <class Function>
+auto within(Millis limit, const std::string& late, Function function) {
+  using Result = std::invoke_result_t<Function&>;
+  auto promise = std::make_shared<std::promise<Result>>();
+  auto result = promise->get_future();
+  std::thread([promise, function = std::move(function)]() mutable {
     try {
-      auto state = std::make_shared<detail::ClientState>(detail::ClientState{
-          .api = detail::Api(path), .client = nullptr, .devices = {}, .facts = {}});
-      state->client = detail::make_client(state->api, wanted, [](std::string_view) {});
-      state->facts = detail::facts_of(state->api, state->client);
-      auto devices = arguments<PJRT_Client_AddressableDevices_Args>();
-      devices.client = state->client;
-      state->api.call(&PJRT_Api::PJRT_Client_AddressableDevices, "PJRT_Client_AddressableDevices",
-                      devices);
-      state->devices.assign(devices.addressable_devices,
-                            devices.addressable_devices + devices.num_addressable_devices);
-      loaded->set_value(std::move(state));
+      promise->set_value(function());
     } catch (...) {
-      loaded->set_exception(std::current_exception());
+      promise->set_exception(std::current_exception());
     }
   }).detach();
-  if (result.wait_for(options.limit) != std::future_status::ready)
-    throw Timeout(fmt::format(
-        "plugin {}: not loaded within {} s, though a process of its own had it in time: does "
-        "another one hold its devices?",
-        path, std::chrono::duration<double>(options.limit).count()));
+  if (result.wait_until(time_after(limit)) != std::future_status::ready)
+    throw Timeout(
+        fmt::format("{} within {} s", late, std::chrono::duration<double>(limit).count()));
   return result.get();
+}
+
+/// Once a path: a plugin is set up once.
+const detail::Api& set_up(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, detail::Api> all;
+  const std::lock_guard lock(mutex);
+  auto found = all.find(path);
+  if (found != all.end()) return found->second;
+  detail::Api api(path);
+  detail::initialize(api);
+  return all.emplace(path, std::move(api)).first->second;
+}
+
+std::shared_ptr<detail::ClientState> load(const std::string& path, const Options& options) {
+  auto state = std::make_shared<detail::ClientState>(
+      detail::ClientState{.api = set_up(path), .client = nullptr, .devices = {}, .facts = {}});
+  state->client = detail::make_client(state->api, options);
+  state->facts = detail::facts_of(state->api, state->client);
+  auto devices = arguments<PJRT_Client_AddressableDevices_Args>();
+  devices.client = state->client;
+  state->api.call(&PJRT_Api::PJRT_Client_AddressableDevices, "PJRT_Client_AddressableDevices",
+                  devices);
+  state->devices.assign(devices.addressable_devices,
+                        devices.addressable_devices + devices.num_addressable_devices);
+  return state;
+}
+
+/// Clients by path and options: whoever asks for one while another loads it waits for that.
+struct Opened {
+  std::timed_mutex mutex;
+  std::shared_ptr<detail::ClientState> state;  // under mutex
+};
+
+std::shared_ptr<Opened> opened(const std::string& path, const Options& options) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, Options>, std::shared_ptr<Opened>> all;
+  const std::lock_guard lock(mutex);
+  auto& entry = all[{path, options}];
+  if (!entry) entry = std::make_shared<Opened>();
+  return entry;
 }
 
 /// CompileOptionsProto of XLA, and its ExecutableBuildOptionsProto.
@@ -84,6 +121,20 @@ std::string compile_options(int replicas) {
   return all;
 }
 
+/// Which of the client's devices run it, in the order of its lists of arguments.
+std::vector<size_t> devices_of(const detail::ClientState& client, PJRT_LoadedExecutable* loaded) {
+  auto devices = arguments<PJRT_LoadedExecutable_AddressableDevices_Args>();
+  devices.executable = loaded;
+  client.api.call(&PJRT_Api::PJRT_LoadedExecutable_AddressableDevices,
+                  "PJRT_LoadedExecutable_AddressableDevices", devices);
+  std::vector<size_t> order;
+  for (size_t i = 0; i < devices.num_addressable_devices; ++i)
+    order.push_back(
+        static_cast<size_t>(std::ranges::find(client.devices, devices.addressable_devices[i]) -
+                            client.devices.begin()));
+  return order;
+}
+
 int outputs_of(const detail::Api& api, PJRT_LoadedExecutable* loaded) {
   auto executable = arguments<PJRT_LoadedExecutable_GetExecutable_Args>();
   executable.loaded_executable = loaded;
@@ -98,21 +149,69 @@ int outputs_of(const detail::Api& api, PJRT_LoadedExecutable* loaded) {
   return static_cast<int>(outputs.num_outputs);
 }
 
+std::shared_ptr<detail::ProgramState> compiled(const std::shared_ptr<detail::ClientState>& client,
+                                               std::string code, int replicas) {
+  constexpr std::string_view kFormat = "mlir";
+  auto program = arguments<PJRT_Program>();
+  program.code = code.data();
+  program.code_size = code.size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  const std::string build = compile_options(replicas);
+  auto args = arguments<PJRT_Client_Compile_Args>();
+  args.client = client->client;
+  args.program = &program;
+  args.compile_options = build.data();
+  args.compile_options_size = build.size();
+  client->api.call(&PJRT_Api::PJRT_Client_Compile, "PJRT_Client_Compile", args);
+
+  auto state = std::make_shared<detail::ProgramState>();
+  state->client = client;
+  state->executable = args.executable;
+  state->replicas = replicas;
+  state->num_outputs = outputs_of(client->api, args.executable);
+  state->devices = devices_of(*client, args.executable);
+  for (const size_t device : state->devices)
+    if (state->devices.size() != static_cast<size_t>(replicas) || device >= state->devices.size())
+      client->api.fail("PJRT_Client_Compile",
+                       fmt::format("{} replicas are to run on other devices than the first {}",
+                                   replicas, replicas));
+  return state;
+}
+
+/// A program says of itself for how many it is; one as bytecode does not, here.
+void require_replicas(std::string_view text, int replicas) {
+  constexpr std::string_view kSays = "mhlo.num_replicas = ";
+  const size_t at = text.find(kSays);
+  if (at == std::string_view::npos) return;
+  int said = 0;
+  const char* const begin = text.data() + at + kSays.size();
+  std::from_chars(begin, text.data() + text.size(), said);
+  if (said != replicas)
+    throw UsageError(
+        fmt::format("a program for {} replicas, to be compiled for {}", said, replicas));
+}
+
 }  // namespace
 
 bool available() noexcept { return true; }
 
 Client Client::open(const std::string& path, const ClientOptions& options) {
-  using Key = std::pair<std::string, Options>;
-  static std::mutex mutex;
-  static std::map<Key, std::shared_ptr<detail::ClientState>> clients;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<detail::ClientState>& state = clients[Key(path, options.options)];
-  if (!state) {
+  const auto entry = opened(path, options.options);
+  const std::unique_lock lock(entry->mutex, time_after(options.limit));
+  if (!lock)
+    throw Timeout(fmt::format("plugin {}: another thread has not loaded it within {} s", path,
+                              std::chrono::duration<double>(options.limit).count()));
+  if (!entry->state) {
     probe_plugin(path, options.options, options.limit);
-    state = load(path, options);
+    entry->state =
+        within(options.limit,
+               fmt::format("plugin {}: not loaded, though a process of its own had it in "
+                           "time (does another one hold its devices?),",
+                           path),
+               [path, wanted = options.options] { return load(path, wanted); });
   }
-  return Client(state);
+  return Client(entry->state);
 }
 
 const PluginFacts& Client::facts() const { return state_->facts; }
@@ -142,27 +241,12 @@ Program Client::compile(std::string_view stablehlo, const CompileOptions& option
     throw UsageError(fmt::format("{} replicas on {} devices of {}: from 1 to {} are possible",
                                  options.replicas, num_devices(), state_->api.words(),
                                  num_devices()));
-  std::string code(stablehlo);
-  constexpr std::string_view kFormat = "mlir";
-  auto program = arguments<PJRT_Program>();
-  program.code = code.data();
-  program.code_size = code.size();
-  program.format = kFormat.data();
-  program.format_size = kFormat.size();
-  const std::string build = compile_options(options.replicas);
-  auto args = arguments<PJRT_Client_Compile_Args>();
-  args.client = state_->client;
-  args.program = &program;
-  args.compile_options = build.data();
-  args.compile_options_size = build.size();
-  state_->api.call(&PJRT_Api::PJRT_Client_Compile, "PJRT_Client_Compile", args);
-
-  auto state = std::make_shared<detail::ProgramState>();
-  state->client = state_;
-  state->executable = args.executable;
-  state->replicas = options.replicas;
-  state->num_outputs = outputs_of(state_->api, args.executable);
-  return Program(std::move(state));
+  require_replicas(stablehlo, options.replicas);
+  return Program(within(
+      options.limit, fmt::format("{}, PJRT_Client_Compile: not done", state_->api.words()),
+      [client = state_, code = std::string(stablehlo), replicas = options.replicas]() mutable {
+        return compiled(client, std::move(code), replicas);
+      }));
 }
 
 DType Buffer::dtype() const {
@@ -225,7 +309,7 @@ Results Program::run(const std::vector<std::vector<const Buffer*>>& lists) const
   std::vector<std::vector<PJRT_Buffer*>> inputs(replicas), outputs(replicas);
   std::vector<PJRT_Buffer* const*> input_lists;
   std::vector<PJRT_Buffer**> output_lists;
-  for (size_t replica = 0; replica < replicas; ++replica) {
+  for (const size_t replica : state_->devices) {  // replica r has the client's device r
     for (const Buffer* buffer : lists[replica]) inputs[replica].push_back(buffer->state_->buffer);
     outputs[replica].resize(static_cast<size_t>(state_->num_outputs));
     input_lists.push_back(inputs[replica].data());
@@ -250,7 +334,9 @@ Results Program::run(const std::vector<std::vector<const Buffer*>>& lists) const
     for (PJRT_Buffer* buffer : outputs[replica])
       made.push_back(Buffer(std::make_shared<detail::BufferState>(client, buffer)));
   }
-  for (PJRT_Event* event : done) results.done.push_back(detail::watch(client, event));
+  results.done.resize(replicas);
+  for (size_t place = 0; place < replicas; ++place)
+    results.done[state_->devices[place]] = detail::watch(client, done[place]);
   return results;
 }
 

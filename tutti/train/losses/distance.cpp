@@ -105,7 +105,7 @@ at::Tensor of_length_one(const at::Tensor& vectors) {
 hlo::Value of_length_one(hlo::Value vectors) {
   const hlo::Value squares = detail::sum_over_last(vectors * vectors);
   // The root of 0 has no slope.
-  const hlo::Value norms = hlo::sqrt(hlo::maximum(squares, kLossEpsilon * kLossEpsilon));
+  const hlo::Value norms = hlo::sqrt(detail::at_least(squares, kLossEpsilon * kLossEpsilon));
   return vectors / detail::along_last(norms, vectors.shape());
 }
 
@@ -113,7 +113,7 @@ at::Tensor log_of_one_more(const at::Tensor& values) {
   return values.clamp_min(kLossEpsilon).log1p();
 }
 hlo::Value log_of_one_more(hlo::Value values) {
-  return hlo::log(hlo::maximum(values, kLossEpsilon) + 1);
+  return hlo::log(detail::at_least(values, kLossEpsilon) + 1);
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ Loss mean_absolute_percentage_error() {
            },
        .lowered =
            [](hlo::Value y, hlo::Value t) {
-             return hlo::abs((t - y) / hlo::maximum(hlo::abs(t), kLossEpsilon)) * 100;
+             return hlo::abs((t - y) / detail::at_least(hlo::abs(t), kLossEpsilon)) * 100;
            }});
 }
 

@@ -197,8 +197,16 @@ hlo::Value along_last(hlo::Value values, const hlo::Shape& shape) {
   return hlo::broadcast(values, shape, dimensions);
 }
 
+hlo::Value at_least(hlo::Value values, double least) {
+  // By select, through which the gradient goes at the bound, as LibTorch's clamp has it.
+  return hlo::select(hlo::compare(values, hlo::Comparison::lt, least),
+                     hlo::constant(values.program(), values.type(), least), values);
+}
+
 hlo::Value clamped(hlo::Value values, double least, double most) {
-  return hlo::minimum(hlo::maximum(values, least), most);
+  const hlo::Value above = at_least(values, least);
+  return hlo::select(hlo::compare(above, hlo::Comparison::gt, most),
+                     hlo::constant(values.program(), values.type(), most), above);
 }
 
 hlo::Value softplus(hlo::Value x) {

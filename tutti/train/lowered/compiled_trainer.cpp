@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
+#include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/lower_graph.h"
 #include "tutti/nn/lower_rule.h"
 #include "tutti/sync/tensors.h"
@@ -23,13 +25,17 @@ Array array_with(std::vector<int64_t> shape, const std::vector<T>& values) {
   return array;
 }
 
-/// `rows` rows, those of `array` first, then zeros.
-Array filled_up(const Array& array, int64_t rows) {
+/// `rows` rows, those of `array` first, then the first of `like`: one that the model can take.
+Array filled_up(const Array& array, int64_t rows, const Array& like) {
   if (array.shape()[0] == rows) return array;
   std::vector<int64_t> shape = array.shape();
   shape[0] = rows;
   Array whole = Array::zeros(array.dtype(), shape);
-  std::memcpy(whole.data(), array.data(), static_cast<size_t>(array.num_bytes()));
+  const auto row_bytes = static_cast<size_t>(whole.num_bytes() / rows);
+  auto* to = static_cast<std::byte*>(whole.data());
+  std::memcpy(to, array.data(), static_cast<size_t>(array.num_bytes()));
+  for (int64_t row = array.shape()[0]; row < rows; ++row)
+    std::memcpy(to + static_cast<size_t>(row) * row_bytes, like.data(), row_bytes);
   return whole;
 }
 
@@ -89,12 +95,23 @@ struct CompiledTrainer::State {
   optim::Rule rule;
   pjrt::Client client;
   CompiledOptions options;
-  std::vector<SlotOf> kept;                                  ///< as arguments have them
+  std::vector<SlotOf> shapes;  ///< all that a step of one row takes
+  std::vector<SlotOf> kept;    ///< of those, what stays on the devices
   std::vector<std::map<std::string, pjrt::Buffer>> devices;  ///< what each replica keeps
   std::map<int64_t, Compiled> steps, predictions;            ///< by rows of a replica
   std::vector<int> dropouts;
   optim::StepScalars scalars;
   int64_t updates = 0;
+
+  /// Zeros, but for states that the rule begins elsewhere.
+  Array first_value(const SlotOf& slot) const {
+    Array array = Array::zeros(slot.type.dtype, slot.type.shape);
+    if (slot.slot == Slot::state)
+      for (int k = 0; k < rule.num_states(); ++k)
+        if (slot.name.ends_with(fmt::format(".{}", rule.state_name(k))))
+          std::ranges::fill(array.as<float>(), static_cast<float>(rule.state_start(k)));
+    return array;
+  }
 
   LoweredProgram lowered(int64_t rows) const {
     return lower_step(graph, loss, rule,
@@ -105,12 +122,13 @@ struct CompiledTrainer::State {
                        .outputs = options.outputs});
   }
 
-  const Compiled& step_of(int64_t rows) {
-    const auto found = steps.find(rows);
-    if (found != steps.end()) return found->second;
+  /// Of so many rows, or of more, filled up: nothing is compiled for a last batch.
+  const std::pair<const int64_t, Compiled>& step_of(int64_t rows) {
+    const auto found = steps.lower_bound(rows);
+    if (found != steps.end()) return *found;
     LoweredProgram program = lowered(rows);
     pjrt::Program compiled = client.compile(program.text, {.replicas = options.replicas});
-    return steps.emplace(rows, Compiled{std::move(program), std::move(compiled)}).first->second;
+    return *steps.emplace(rows, Compiled{std::move(program), std::move(compiled)}).first;
   }
 
   const Compiled& prediction_of(int64_t rows) {
@@ -135,10 +153,10 @@ struct CompiledTrainer::State {
   }
 
   /// What a slot of a step has on this replica, unless it is kept there.
-  Array value_of(const SlotOf& slot, const CompiledPart& part, int64_t rows, int64_t first_row,
-                 const StepNumbers& step) const {
+  Array value_of(const SlotOf& slot, const CompiledPart& part, const CompiledPart& like,
+                 int64_t rows, int64_t first_row, const StepNumbers& step) const {
     switch (slot.slot) {
-      case Slot::target: return filled_up(part.target, rows);
+      case Slot::target: return filled_up(part.target, rows, like.target);
       case Slot::row_weights: {
         std::vector<float> weights(static_cast<size_t>(rows), 0.F);
         std::fill_n(weights.begin(), part.rows(), 1.F);
@@ -156,8 +174,9 @@ struct CompiledTrainer::State {
                                                                static_cast<uint32_t>(row >> 32)});
       }
       default: {
-        const auto input = std::ranges::find(graph.inputs(), slot.name, &nn::Port::name);
-        return filled_up(part.inputs[static_cast<size_t>(input - graph.inputs().begin())], rows);
+        const auto found = std::ranges::find(graph.inputs(), slot.name, &nn::Port::name);
+        const auto input = static_cast<size_t>(found - graph.inputs().begin());
+        return filled_up(part.inputs[input], rows, like.inputs[input]);
       }
     }
   }
@@ -176,24 +195,36 @@ struct CompiledTrainer::State {
     return counted > 0 ? labels / samples / counted : 0;
   }
 
-  void check(const std::vector<CompiledPart>& parts, const LoweredProgram& program) const {
-    for (const CompiledPart& part : parts) {
-      if (part.inputs.size() != graph.inputs().size())
-        throw UsageError(fmt::format("compiled step: got {} inputs, expected {}",
-                                     part.inputs.size(), graph.inputs().size()));
-      size_t input = 0;
-      for (const SlotOf& slot : program.arguments) {
-        if (slot.slot == Slot::input)
-          require_fits(fmt::format("input \"{}\"", slot.name), part.inputs[input++], slot.type,
-                       /*any_rows=*/true);
-        if (slot.slot == Slot::target)
-          require_fits("target", part.target, slot.type, /*any_rows=*/true);
-      }
-      for (const Array& one : part.inputs)
-        if (one.shape()[0] != part.target.shape()[0])
-          throw UsageError(fmt::format("compiled step: {} rows of inputs, {} of targets",
-                                       one.shape()[0], part.target.shape()[0]));
-    }
+  /// Inputs as they are, whatever their rows; tokens that an embedding has.
+  void check_inputs(const std::vector<Array>& inputs) const {
+    if (inputs.size() != graph.inputs().size())
+      throw UsageError(fmt::format("compiled step: got {} inputs, expected {}", inputs.size(),
+                                   graph.inputs().size()));
+    size_t input = 0;
+    for (const SlotOf& slot : shapes)
+      if (slot.slot == Slot::input)
+        require_fits(fmt::format("input \"{}\"", slot.name), inputs[input++], slot.type,
+                     /*any_rows=*/true);
+    for (const nn::Node& node : graph.nodes())
+      if (const auto* embedding = std::get_if<nn::op::Embedding>(&node.op))
+        for (size_t i = 0; i < inputs.size(); ++i)
+          if (graph.inputs()[i].node == node.inputs[0] && inputs[i].dtype() == DType::int64)
+            nn::detail::require_tokens(fmt::format("embedding of {} tokens", embedding->vocabulary),
+                                       tensor_of(inputs[i]), embedding->vocabulary);
+  }
+
+  void check(const CompiledPart& part) const {
+    check_inputs(part.inputs);
+    for (const SlotOf& slot : shapes)
+      if (slot.slot == Slot::target)
+        require_fits("target", part.target, slot.type, /*any_rows=*/true);
+    for (const Array& one : part.inputs)
+      if (one.shape()[0] != part.target.shape()[0])
+        throw UsageError(fmt::format("compiled step: {} rows of inputs, {} of targets",
+                                     one.shape()[0], part.target.shape()[0]));
+    std::vector<int64_t> shape = graph.output_shape();
+    shape.insert(shape.begin(), part.rows());
+    loss.kernel().check_targets(at::empty(shape), tensor_of(part.target));
   }
 };
 
@@ -210,6 +241,14 @@ CompiledTrainer::CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, p
                                            {},
                                            {},
                                            {}})) {
+  if (options.product != DType::float32 && options.product != DType::bfloat16)
+    throw UsageError(fmt::format("compiled step: products of {}, expected float32 or bfloat16",
+                                 name_of(options.product)));
+  const auto classes = state_->loss.kernel().classes();
+  if (classes && *classes != state_->graph.output_shape().back())
+    throw UsageError(fmt::format("loss \"{}\" has weights of {} classes, the model gives {}",
+                                 state_->loss.name(), *classes,
+                                 state_->graph.output_shape().back()));
   if (options.replicas < 1 || options.replicas > state_->client.num_devices())
     throw UsageError(fmt::format("{} replicas on the {} devices of {}: expected 1 to {}",
                                  options.replicas, state_->client.num_devices(),
@@ -217,13 +256,14 @@ CompiledTrainer::CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, p
                                  state_->client.num_devices()));
   state_->dropouts = nn::dropouts_of(state_->graph);
   state_->devices.resize(static_cast<size_t>(options.replicas));
-  std::map<std::string, Array> zeros;
-  for (const SlotOf& slot : state_->lowered(1).arguments) {
+  state_->shapes = state_->lowered(1).arguments;
+  std::map<std::string, Array> begun;
+  for (const SlotOf& slot : state_->shapes) {
     if (!is_kept(slot.slot)) continue;
     state_->kept.push_back(slot);
-    zeros.emplace(slot.name, Array::zeros(slot.type.dtype, slot.type.shape));
+    begun.emplace(slot.name, state_->first_value(slot));
   }
-  load(zeros);
+  load(begun);
 }
 
 CompiledTrainer::~CompiledTrainer() = default;
@@ -237,13 +277,17 @@ void CompiledTrainer::load(const std::map<std::string, Array>& values) {
           fmt::format("compiled step: there is no parameter, state or buffer \"{}\"", name));
     require_fits(fmt::format("\"{}\"", name), array, slot->type, /*any_rows=*/false);
   }
-  for (size_t replica = 0; replica < state_->devices.size(); ++replica)
+  auto devices = state_->devices;  // all of it, or nothing
+  for (size_t replica = 0; replica < devices.size(); ++replica)
     for (const auto& [name, array] : values)
-      state_->devices[replica].insert_or_assign(
-          name, state_->client.to_device(array, static_cast<int>(replica)));
+      devices[replica].insert_or_assign(name,
+                                        state_->client.to_device(array, static_cast<int>(replica)));
+  state_->devices = std::move(devices);
 }
 
 void CompiledTrainer::set_updates(int64_t updates) {
+  if (updates < 0)
+    throw UsageError(fmt::format("compiled step: {} updates, expected 0 or more", updates));
   state_->scalars = {};
   for (int64_t i = 0; i < updates; ++i)
     state_->scalars = state_->rule.next(state_->scalars, state_->rule.learning_rate());
@@ -278,11 +322,14 @@ CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, dou
     throw UsageError(
         fmt::format("compiled step: got {} parts for {} replicas", parts.size(), s.devices.size()));
   CompiledResult result;
-  for (const CompiledPart& part : parts) result.rows_.push_back(part.rows());
-  const int64_t most = std::ranges::max(result.rows_);
-  if (most == 0) throw UsageError("compiled step: a batch without rows");
-  const State::Compiled& compiled = s.step_of(most);
-  s.check(parts, compiled.lowered);
+  for (const CompiledPart& part : parts) {
+    s.check(part);
+    result.rows_.push_back(part.rows());
+  }
+  const auto most = std::ranges::max_element(result.rows_);
+  if (*most == 0) throw UsageError("compiled step: a batch without rows");
+  const CompiledPart& like = parts[static_cast<size_t>(most - result.rows_.begin())];
+  const auto& [rows, compiled] = s.step_of(*most);
   const StepNumbers step{s.rule.next(s.scalars, learning_rate), s.scale_of(parts)};
   result.scale_ = step.scale;
 
@@ -296,7 +343,7 @@ CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, dou
         lists[replica].push_back(&s.devices[replica].at(slot.name));
         continue;
       }
-      const Array value = s.value_of(slot, parts[replica], most, first_row, step);
+      const Array value = s.value_of(slot, parts[replica], like, rows, first_row, step);
       sent[replica].push_back(s.client.to_device(value, static_cast<int>(replica)));
       lists[replica].push_back(&sent[replica].back());
     }
@@ -318,9 +365,7 @@ CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, dou
 
 std::vector<Array> CompiledTrainer::predict(const std::vector<Array>& inputs) {
   State& s = *state_;
-  if (inputs.size() != s.graph.inputs().size() || inputs[0].shape().empty())
-    throw UsageError(fmt::format("compiled prediction: got {} inputs, expected {}", inputs.size(),
-                                 s.graph.inputs().size()));
+  s.check_inputs(inputs);
   const State::Compiled& compiled = s.prediction_of(inputs[0].shape()[0]);
   std::vector<pjrt::Buffer> sent;
   sent.reserve(inputs.size());

@@ -10,8 +10,8 @@
 ///   double loss = step.loss(Deadline(limit));               // waits for it: a mean over the batch
 ///
 /// Parameters, states of the optimizer and buffers stay on the devices. A program is compiled once
-/// for each number of rows that a replica has; a part with fewer rows than the largest is filled up
-/// with rows that count nothing. docs/design/pjrt.md.
+/// for a number of rows that a replica has, and serves smaller parts, too, filled up with rows that
+/// count nothing. docs/design/pjrt.md.
 /// Thread rule: one thread at a time.
 #pragma once
 
@@ -33,7 +33,7 @@ struct CompiledOptions {
   DType product = DType::float32;   ///< or bfloat16: of what products are made
   uint64_t seed = 0;                ///< of dropouts' masks
   bool outputs = false;             ///< steps give the model's outputs too, for metrics
-  Millis limit{kDefaultTimeLimit};  ///< of every wait for a device
+  Millis limit{kDefaultTimeLimit};  ///< of the waits in values() and predict()
 };
 
 /// What one replica gets of a batch.
@@ -56,6 +56,7 @@ class CompiledResult {
 
  private:
   friend class CompiledTrainer;
+  CompiledResult() = default;
   pjrt::Results results_;
   std::vector<int64_t> rows_;
   double scale_ = 0;  ///< of the sum of the rows' losses
@@ -64,8 +65,8 @@ class CompiledResult {
 
 class CompiledTrainer {
  public:
-  /// Parameters and buffers are 0 until load(). UsageError, before anything is compiled, for what
-  /// cannot be (lower_step), and for more replicas than devices.
+  /// Parameters and buffers are 0 until load(), states as the rule begins them. UsageError, before
+  /// anything is compiled, for what cannot be (lower_step), and for more replicas than devices.
   CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, pjrt::Client client,
                   CompiledOptions options = {});
   ~CompiledTrainer();

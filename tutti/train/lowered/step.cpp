@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/hlo/gradients.h"
+#include "tutti/hlo/ops.h"
 #include "tutti/nn/lower_graph.h"
 #include "tutti/nn/lower_rule.h"
 
@@ -105,7 +106,10 @@ hlo::Value weighted_loss(const Loss& loss, hlo::Value output, hlo::Value target,
         "loss \"{}\" is not written as StableHLO, so no step can be compiled of it: those of "
         "tutti::losses are; a kernel of your own says it by LossKernel::lower()",
         loss.name()));
-  return hlo::reduce_sum(*each * row_weights, {0});
+  // Not their product alone: a row that fills up may lose anything.
+  const hlo::Value counts = hlo::compare(row_weights, hlo::Comparison::ne, 0);
+  const hlo::Value nothing = hlo::constant(each->program(), each->type(), 0);
+  return hlo::reduce_sum(hlo::select(counts, *each * row_weights, nothing), {0});
 }
 
 }  // namespace

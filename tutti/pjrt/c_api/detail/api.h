@@ -5,7 +5,6 @@
 #include <pjrt_c_api.h>
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -60,11 +59,8 @@ class Api {
   const PJRT_Api* table_ = nullptr;
 };
 
-/// Names the function that is called next: of the process that tries a plugin, to the one that
-/// waits for it.
-using Step = std::function<void(std::string_view function)>;
-
-PJRT_Client* make_client(const Api& api, const Options& options, const Step& step);
+void initialize(const Api& api);
+PJRT_Client* make_client(const Api& api, const Options& options);
 PluginFacts facts_of(const Api& api, PJRT_Client* client);
 
 }  // namespace tutti::pjrt::detail

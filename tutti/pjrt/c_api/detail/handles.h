@@ -63,6 +63,7 @@ struct ProgramState {
   PJRT_LoadedExecutable* executable = nullptr;
   int replicas = 1;
   int num_outputs = 0;
+  std::vector<size_t> devices;  ///< the client's, in the order of its lists of arguments
 
   ProgramState() = default;
   ProgramState(const ProgramState&) = delete;

@@ -71,7 +71,8 @@ hlo::Value mean_of_samples(hlo::Value values);
 hlo::Value sum_over_last(hlo::Value values);
 hlo::Value along_last(hlo::Value values, const hlo::Shape& shape);
 
-/// Kept within two numbers.
+/// Kept from below one number, and within two.
+hlo::Value at_least(hlo::Value values, double least);
 hlo::Value clamped(hlo::Value values, double least, double most);
 /// log(1 + exp(x)), for any x.
 hlo::Value softplus(hlo::Value x);
