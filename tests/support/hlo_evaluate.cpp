@@ -24,18 +24,18 @@ Array array_with(std::vector<int64_t> shape, const std::vector<T>& elements) {
   return array;
 }
 
-}  // namespace
-
-pjrt::Client cpu_client() {
-  return pjrt::Client::open(cpu_plugin(), {.options = pjrt::options_for("cpu", kDevices)});
-}
-
 std::string cpu_plugin() {
   // As CMake lists folders.
   std::vector<std::string> folders;
   for (const auto folder : std::views::split(std::string_view(TUTTI_SITE_PACKAGES), ';'))
     folders.emplace_back(folder.begin(), folder.end());
   return pjrt::find_plugin("cpu", folders);
+}
+
+}  // namespace
+
+pjrt::Client cpu_client() {
+  return pjrt::Client::open(cpu_plugin(), {.options = pjrt::options_for("cpu", kDevices)});
 }
 
 void Evaluated::SetUp() {
