@@ -40,10 +40,12 @@ Tensors by_module(const nn::Graph& graph, nn::GraphModule& module, std::vector<a
     loss = loss + (outputs[i] * coefficients(outputs[i])).sum();
   }
   loss.backward();
-  for (const auto& parameter : module.named_parameters())
+  for (const auto& parameter : module.named_parameters()) {
+    if (!parameter.value().requires_grad()) continue;
     made["gradient " + parameter.key()] = parameter.value().grad().defined()
                                               ? parameter.value().grad()
                                               : at::zeros_like(parameter.value());
+  }
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].requires_grad())
       made["gradient of input " + std::to_string(i)] = inputs[i].grad();
@@ -123,6 +125,7 @@ Tensors by_program(const nn::Graph& graph, const nn::GraphModule& module,
   std::vector<hlo::Value> wanted;
   std::vector<std::string> names;
   for (const auto& named : module.named_parameters()) {
+    if (!named.value().requires_grad()) continue;
     wanted.push_back(from.state.at(named.key()));
     names.push_back("gradient " + named.key());
   }
