@@ -392,7 +392,7 @@ TEST_P(CompiledZoo, TrainsThreeSteps) {
   const nn::SampleContext here({});
   const at::Tensor expected = loss.kernel().per_sample(module->forward(x), y).mean();
   expected.backward();
-  EXPECT_NEAR(step(), expected.item<double>(), 2e-4) << "the first loss";
+  EXPECT_NEAR(step(), expected.item<double>(), 5e-4) << "the first loss";
   const auto after = trainer.values();
   for (const auto& named : module->named_parameters()) {
     if (!named.value().grad().defined()) continue;
