@@ -63,10 +63,16 @@ auto within(Millis limit, const std::string& late, Function function) {
   return result.get();
 }
 
+/// Never destroyed: a plugin's threads go on until the process ends.
+template <class T>
+T* kept_for_good() {
+  return std::make_unique<T>().release();
+}
+
 /// Once a path: a plugin is set up once.
 const detail::Api& set_up(const std::string& path) {
   static std::mutex mutex;
-  static std::map<std::string, detail::Api> all;
+  static auto& all = *kept_for_good<std::map<std::string, detail::Api>>();
   const std::lock_guard lock(mutex);
   auto found = all.find(path);
   if (found != all.end()) return found->second;
@@ -97,7 +103,8 @@ struct Opened {
 
 std::shared_ptr<Opened> opened(const std::string& path, const Options& options) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, Options>, std::shared_ptr<Opened>> all;
+  static auto& all =
+      *kept_for_good<std::map<std::pair<std::string, Options>, std::shared_ptr<Opened>>>();
   const std::lock_guard lock(mutex);
   auto& entry = all[{path, options}];
   if (!entry) entry = std::make_shared<Opened>();
