@@ -198,7 +198,11 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
 }
 
 PJRT_Error* on_ready(PJRT_Event_OnReady_Args* args) {
-  if (args->event->ready) args->callback(nullptr, args->user_arg);
+  static auto* const waiting = give(std::vector<PJRT_Event_OnReady_Args>{});
+  if (args->event->ready)
+    args->callback(nullptr, args->user_arg);
+  else
+    waiting->push_back(*args);
   return nullptr;
 }
 
