@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -9,20 +10,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/json.h"
 #include "tutti/pjrt/c_api/detail/api.h"
 
-// The child is forked, for nobody knows which program to start: this one is the user's. It calls
-// nothing of LibTorch, and a lock that another thread held at that moment costs it no more than the
-// limit. What it says are lines: "at FUNCTION" before each call, then "facts JSON", "usage WORDS"
-// or "error WORDS".
+// The child is this program once more, in which try_plugin() runs in place of main(): a fork alone
+// may hold a lock of the loader's for ever, which another thread had. What it is told stands in an
+// environment variable. What it says are lines: "at FUNCTION" before each call, then "facts JSON",
+// "usage WORDS" or "error WORDS".
 
 namespace tutti::pjrt {
 namespace {
@@ -66,26 +69,29 @@ void write_line(int pipe, std::string line) {
   }
 }
 
-/// Nothing of the parent's is left that would keep it from ending, or tell of its end elsewhere.
-void stand_alone(pid_t parent) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(0);
-  for (const int signal :
-       {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
-    ::signal(signal, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
-  const rlimit no_core{};
-  ::setrlimit(RLIMIT_CORE, &no_core);
+constexpr const char* kTold = "TUTTI_PROBE_PLUGIN";
+
+Json json_of(const Options& options) {
+  Json all = Json::object();
+  for (const auto& [name, value] : options)
+    std::visit([&, &key = name](const auto& one) { all[key] = one; }, value);
+  return all;
 }
 
-[[noreturn]] void try_in_child(const std::string& path, const Options& options, int pipe, int words,
-                               pid_t parent) {
-  stand_alone(parent);
-  ::dup2(words, STDOUT_FILENO);  // what it logs is told of one that crashes, and is said again by
-  ::dup2(words, STDERR_FILENO);  // the plugin that is loaded in earnest
+Options options_from(const Json& json) {
+  Options options;
+  for (const auto& [name, value] : json.items()) {
+    if (value.is_string())
+      options[name] = value.text();
+    else if (value.is_boolean())
+      options[name] = value.get<bool>();
+    else
+      options[name] = value.get<int64_t>();
+  }
+  return options;
+}
+
+void answer(const std::string& path, const Options& options, int pipe) {
   try {
     const auto step = [&](std::string_view function) {
       write_line(pipe, fmt::format("at {}", function));
@@ -103,12 +109,30 @@ void stand_alone(pid_t parent) {
   } catch (const std::exception& error) {
     write_line(pipe, fmt::format("error {}", error.what()));
   }
+}
+
+/// Before main(), where this process is to try a plugin.
+[[gnu::constructor]] void try_plugin() {
+  const char* const told = std::getenv(kTold);
+  if (told == nullptr) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit no_core{};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  try {
+    const Json json = parse_json(told);
+    ::unsetenv(kTold);
+    if (::getppid() == json.at("parent").get<int>())
+      answer(json.at("path").text(), options_from(json.at("options")), json.at("pipe").get<int>());
+  } catch (const std::exception& error) {
+    std::fputs(error.what(), stderr);
+  }
+  std::fflush(stderr);
   ::_exit(0);
 }
 
 /// What it was at, and its answer, of all that it said.
 struct Answer {
-  std::string function = "fork";
+  std::string function = "its start";
   std::string kind, words;
 };
 
@@ -140,11 +164,7 @@ class Child {
     pipe_.reset(ends[0]);
     const FileDescriptor write_end(ends[1]);
     words_.reset(::memfd_create("tutti-plugin", MFD_CLOEXEC));
-    const pid_t parent = ::getpid();
-    process_ = ::fork();
-    if (process_ == 0) try_in_child(path, options, write_end.get(), words_.get(), parent);
-    if (process_ < 0)
-      throw Error(fmt::format("plugin {}: no process to try it in: {}", path, errno_words(errno)));
+    start(path, options, write_end.get());
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -205,6 +225,44 @@ class Child {
   }
 
  private:
+  void start(const std::string& path, const Options& options, int write_end) {
+    // Its own numbers: the pipe, and what it logs, which is told of one that crashes.
+    constexpr int kPipe = 3;
+    posix_spawn_file_actions_t files;
+    ::posix_spawn_file_actions_init(&files);
+    ::posix_spawn_file_actions_adddup2(&files, words_.get(), STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&files, words_.get(), STDERR_FILENO);
+    ::posix_spawn_file_actions_adddup2(&files, write_end, kPipe);
+    posix_spawnattr_t how;
+    ::posix_spawnattr_init(&how);
+    ::posix_spawnattr_setflags(
+        &how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    sigset_t all, none;
+    ::sigfillset(&all);
+    ::sigemptyset(&none);
+    ::posix_spawnattr_setsigdefault(&how, &all);
+    ::posix_spawnattr_setsigmask(&how, &none);
+
+    const Json told{{"path", path},
+                    {"options", json_of(options)},
+                    {"pipe", kPipe},
+                    {"parent", int64_t{::getpid()}}};
+    std::vector<std::string> words{fmt::format("{}={}", kTold, told.dump())};
+    for (char** word = environ; *word != nullptr; ++word) words.emplace_back(*word);
+    std::vector<char*> environment;
+    for (std::string& word : words) environment.push_back(word.data());
+    environment.push_back(nullptr);
+    std::string name = "tutti-plugin";
+    char* const arguments[] = {name.data(), nullptr};
+    const int error =
+        ::posix_spawn(&process_, "/proc/self/exe", &files, &how, arguments, environment.data());
+    ::posix_spawn_file_actions_destroy(&files);
+    ::posix_spawnattr_destroy(&how);
+    if (error == 0) return;
+    process_ = -1;
+    throw Error(fmt::format("plugin {}: no process to try it in: {}", path, errno_words(error)));
+  }
+
   FileDescriptor pipe_, words_;
   pid_t process_ = -1;
 };
