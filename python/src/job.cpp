@@ -12,6 +12,7 @@
 #include "tutti/base/log.h"
 #include "tutti/comm/flight/flight_record.h"
 #include "tutti/net/connect.h"
+#include "tutti/net/host_meeting.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::python {
@@ -43,8 +44,7 @@ Address address_to_listen_at(const Reach& reach, const Deadline& deadline) {
 
 Token agree_on_token(MeetingPlace& place, std::string_view key, const Deadline& deadline) {
   const std::string mine = place.rank() == 0 ? Token::random().secret_hex() : "";
-  return Token::parse(place.exchange(key, mine, deadline).front(),
-                      "rank 0's text in the store");
+  return Token::parse(place.exchange(key, mine, deadline).front(), "rank 0's text in the store");
 }
 
 Millis silence_limit(Millis timeout) {
@@ -52,13 +52,35 @@ Millis silence_limit(Millis timeout) {
   if (text == nullptr || *text == '\0') return std::clamp(timeout, kShortestSilence, kSilence);
   const std::string_view given(text);
   int seconds = 0;
-  const auto [end, failure] =
-      std::from_chars(given.data(), given.data() + given.size(), seconds);
+  const auto [end, failure] = std::from_chars(given.data(), given.data() + given.size(), seconds);
   if (failure != std::errc() || end != given.data() + given.size() || seconds < 1)
     throw UsageError(fmt::format(
         "TUTTI_SILENCE_LIMIT is \"{}\"; expected whole seconds from 1 on, for example 30", given));
   return std::chrono::seconds(seconds);
 }
+
+namespace {
+
+// Where 127.0.0.1 is the same: a machine, and of its networks one.
+std::string loopback_of() {
+  std::string network(64, '\0');
+  const ssize_t size = ::readlink("/proc/self/ns/net", network.data(), network.size());
+  network.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  return boot_id() + network;
+}
+
+// Every process is told of it, also those that would reach rank 0.
+void require_reach(const HostPort& rank0, const std::vector<std::string>& loopbacks) {
+  if (!rank0.is_loopback()) return;
+  for (size_t rank = 1; rank < loopbacks.size(); ++rank)
+    if (loopbacks[rank] != loopbacks[0])
+      throw UsageError(fmt::format(
+          "rank 0 listens at {}, and rank {} is on another host: set MASTER_ADDR to rank 0's "
+          "address, or TUTTI_INTERFACE to the network between them (eth1, 10.0.0.0/8), on all",
+          rank0.text(), rank));
+}
+
+}  // namespace
 
 // Rank 0's process listens first; the others learn from the store where.
 Job::Job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
@@ -82,8 +104,10 @@ Job::Job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
   }
   const std::string here = links_ == nullptr ? "" : links_->listener()->address().text();
   const std::string there = place.exchange("liveness", here, deadline).front();
+  const HostPort rank0 = parse_host_port(there, "rank 0's address in the store");
+  require_reach(rank0, place.exchange("loopback", loopback_of(), deadline));
   if (place.rank() != 0) {
-    mine.rendezvous = parse_host_port(there, "rank 0's address in the store");
+    mine.rendezvous = rank0;
     links_ = std::make_unique<JobLinks>(mine, credentials, deadline);
   }
   if (!of_world) return;

@@ -125,6 +125,23 @@ class Hosts(unittest.TestCase):
     def test_one_rank_a_host(self):
         self.run_on([0, 1], "tcp")
 
+    def test_reached_by_the_store_of_tcp(self):
+        program = PROGRAM.replace("file://{store}", "tcp://10.77.0.1:29517")
+        self.run_on([0, 1], "tcp", program, {"MASTER_ADDR": ""})
+
+    def test_nobody_says_how_hosts_are_reached(self):
+        program = """
+import os, sys, tutti.torch, torch.distributed as dist
+try:
+    dist.init_process_group("tutti", init_method=f"file://{sys.argv[1]}", rank=int(os.environ["RANK"]),
+                            world_size=2)
+except Exception as error:
+    assert "rank 1 is on another host" in str(error) and "TUTTI_INTERFACE" in str(error), error
+    sys.exit(0)
+sys.exit("it went on")
+"""
+        self.run_on([0, 1], "tcp", program, {"MASTER_ADDR": ""})
+
     def test_two_ranks_a_host(self):
         self.run_on([0, 0, 1, 1], "hier")
 

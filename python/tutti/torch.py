@@ -33,9 +33,16 @@ def _create(options, _backend_options):
         list(options.global_ranks_in_group),  # none: this is the world
         _ours(dist.group.WORLD) if options.global_ranks_in_group else None,
         # Other hosts reach this one at the address by which it reaches the store.
-        os.environ.get("MASTER_ADDR", ""),
+        os.environ.get("MASTER_ADDR", "") or _host_of(options.store),
         os.environ.get("TUTTI_INTERFACE", ""),
     )
+
+
+def _host_of(store):
+    """Where a TCPStore is, as init_method="tcp://HOST:PORT" makes one; "" of another store."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, dist.TCPStore) else ""
 
 
 def _ours(group):

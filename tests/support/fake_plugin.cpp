@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -67,7 +66,7 @@ PJRT_Error* initialize(PJRT_Plugin_Initialize_Args*) {
 
 PJRT_Error* create(PJRT_Client_Create_Args* args) {
   if (fails_by("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
-  if (fails_by("crash")) std::raise(SIGSEGV);
+  if (fails_by("crash")) std::abort();
   if (fails_by("fork") && ::fork() == 0) ::sleep(3600);
   if (fails_by("refuse")) return give(PJRT_Error{"the devices are\nin use by another process"});
   static PJRT_Client client;
