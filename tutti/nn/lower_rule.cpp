@@ -1,14 +1,11 @@
 #include "tutti/nn/lower_rule.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <numeric>
 #include <type_traits>
 
-#include "tutti/base/error.h"
-
-// p parameter, g gradient, m first and v second moment, s sum of squares, b momentum buffer.
+// p parameter, g gradient, m first and v second moment, s sum of squares, b momentum buffer, z
+// linear term.
 
 namespace tutti::nn {
 namespace {
@@ -28,6 +25,8 @@ struct RuleLowering {
   hlo::Value rate() const { return scalar(0); }
   hlo::Value correction() const { return scalar(1); }
   hlo::Value root() const { return scalar(2); }
+  hlo::Value decay() const { return scalar(3); }
+  hlo::Value is_first() const { return hlo::compare(scalar(4), hlo::Comparison::gt, 0); }
 
   template <class Options>
   hlo::Value decayed(const Options& o) const {
@@ -35,6 +34,12 @@ struct RuleLowering {
   }
   static hlo::Value mean(double beta, hlo::Value old, hlo::Value next) {
     return old * beta + next * (1 - beta);
+  }
+
+  /// 1, -1 or 0.
+  static hlo::Value sign(hlo::Value a) {
+    const hlo::Value above = hlo::convert(hlo::compare(a, hlo::Comparison::gt, 0), DType::float32);
+    return above - hlo::convert(hlo::compare(a, hlo::Comparison::lt, 0), DType::float32);
   }
 
   hlo::Value norm(hlo::Value a) const {
@@ -74,6 +79,19 @@ struct RuleLowering {
     return {p - rate() * d / (hlo::sqrt(s) + o.epsilon), {s}};
   }
 
+  LoweredUpdate operator()(const optim::FtrlOptions& o) const {
+    // Before the first update z is what gives the parameter as it is, of 0 it is 0.
+    const hlo::Value root_before = hlo::sqrt(states[1]);
+    const hlo::Value far = p * ((root_before + o.beta) / rate() + o.l2) + sign(p) * o.l1;
+    const hlo::Value before = hlo::select(is_first(), -far, states[0]);
+    const hlo::Value s = states[1] + g * g, root_now = hlo::sqrt(s);
+    const hlo::Value z = before + (g - (root_now - root_before) / rate() * p);
+    const hlo::Value above = hlo::abs(z) - o.l1;
+    const hlo::Value next = -(sign(z) * above) / ((root_now + o.beta) / rate() + o.l2);
+    const hlo::Value nothing = hlo::constant(p.program(), p.type(), 0);
+    return {hlo::select(hlo::compare(above, hlo::Comparison::le, 0), nothing, next), {z, s}};
+  }
+
   LoweredUpdate operator()(const optim::RmspropOptions& o) const {
     const hlo::Value d = decayed(o), s = mean(o.rho, states[0], d * d);
     std::vector<hlo::Value> now{s};
@@ -102,11 +120,22 @@ struct RuleLowering {
     return {p - rate() * correction() * m / u, {m, u}};
   }
 
+  LoweredUpdate operator()(const optim::NadamOptions& o) const {
+    const hlo::Value d = decayed(o);
+    const hlo::Value m = mean(o.beta1, states[0], d), v = mean(o.beta2, states[1], d * d);
+    // The decay's power falls by the same factor in each step.
+    const double factor = rule.next({}, o.learning_rate).decay_power;
+    const hlo::Value now = (1 - decay() * 0.5) * o.beta1;
+    const hlo::Value later = (1 - decay() * (0.5 * factor)) * o.beta1;
+    // 1 - product later, of correction = 1 / (1 - product).
+    const hlo::Value left = 1 - later + later / correction();
+    const hlo::Value wanted = correction() * (1 - now) * d + later / left * m;
+    return {p - rate() * root() * wanted / (hlo::sqrt(v) + root() * o.epsilon), {m, v}};
+  }
+
   LoweredUpdate operator()(const optim::LionOptions& o) const {
     const hlo::Value c = mean(o.beta1, states[0], g);
-    const hlo::Value sign = hlo::convert(hlo::compare(c, hlo::Comparison::gt, 0), DType::float32) -
-                            hlo::convert(hlo::compare(c, hlo::Comparison::lt, 0), DType::float32);
-    return {p * (1 - rate() * o.weight_decay) - rate() * sign, {mean(o.beta2, states[0], g)}};
+    return {p * (1 - rate() * o.weight_decay) - rate() * sign(c), {mean(o.beta2, states[0], g)}};
   }
 
   LoweredUpdate operator()(const optim::LarsOptions& o) const {
@@ -124,15 +153,6 @@ struct RuleLowering {
     const hlo::Value of_p = norm(p), of_step = norm(step);
     return {p - rate() * where_both(of_p, of_step, of_p / of_step) * step, {m, v}};
   }
-
-  template <class Other>
-  LoweredUpdate operator()(const Other&) const {
-    throw UsageError(
-        fmt::format("optimizer \"{}\" is not written as StableHLO; these are: sgd, adam, adamw, "
-                    "adagrad, rmsprop, "
-                    "adadelta, adamax, lion, lars, lamb",
-                    rule.name()));
-  }
 };
 
 }  // namespace
@@ -141,7 +161,8 @@ std::vector<float> lowered_scalars(const optim::StepScalars& scalars) {
   // Powers of 1 are those of a rule that reads none.
   const double left = 1 - scalars.beta1_power;
   return {static_cast<float>(scalars.learning_rate), static_cast<float>(left > 0 ? 1 / left : 1),
-          static_cast<float>(std::sqrt(1 - scalars.beta2_power))};
+          static_cast<float>(std::sqrt(1 - scalars.beta2_power)),
+          static_cast<float>(scalars.decay_power), scalars.count == 1 ? 1.F : 0.F};
 }
 
 LoweredUpdate lower(const optim::Rule& rule, hlo::Value parameter, hlo::Value gradient,

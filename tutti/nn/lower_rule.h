@@ -11,8 +11,9 @@
 namespace tutti::nn {
 
 /// What changes with the step, for a lowered rule: learning rate, 1 / (1 - beta1^t),
-/// sqrt(1 - beta2^t). Made in double.
-constexpr int kLoweredScalars = 3;
+/// sqrt(1 - beta2^t), nadam's 0.96^(t momentum_decay), and 1 in the first update, else 0. Made in
+/// double; powers of nadam's beta1 are the product of its momenta.
+constexpr int kLoweredScalars = 5;
 std::vector<float> lowered_scalars(const optim::StepScalars& scalars);
 
 struct LoweredUpdate {
@@ -24,8 +25,6 @@ struct LoweredUpdate {
 ///
 /// parameter, gradient, states  float32, of one shape
 /// scalars                      float32 [kLoweredScalars]
-///
-/// UsageError for a rule that is not lowered (ftrl, nadam), and the ones that are.
 LoweredUpdate lower(const optim::Rule& rule, hlo::Value parameter, hlo::Value gradient,
                     const std::vector<hlo::Value>& states, hlo::Value scalars);
 

@@ -166,10 +166,6 @@ TEST(LoweredSteps, SayWhatCannotBeCompiled) {
   EXPECT_THAT(message_of<UsageError>(
                   [&] { lower_step(graph, own, optim::adam(), options_of(graph, own, 4)); }),
               AllOf(HasSubstr("loss \"own\" is not written as StableHLO"), HasSubstr("lower()")));
-  const Loss known = losses::sparse_categorical_crossentropy();
-  EXPECT_THAT(message_of<UsageError>(
-                  [&] { lower_step(graph, known, optim::nadam(), options_of(graph, known, 4)); }),
-              HasSubstr("optimizer \"nadam\""));
   EXPECT_THAT(message_of<UsageError>([&] { lower_prediction(graph, 0); }), HasSubstr("0 rows"));
 }
 
