@@ -1,5 +1,6 @@
 // Rules of products, convolutions, windows and rows.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -51,11 +52,13 @@ Value gradient_of_input(const BackwardStep& step, Value incoming) {
   const Value x = step.operand(0);
   Window back{.size = forward.size,
               .spread_input = forward.stride,
-              .feature_groups = forward.feature_groups};
+              .feature_groups = forward.feature_groups,
+              .order = forward.order};
   for (size_t k = 0; k < 2; ++k) {
     back.before[k] = forward.size[k] - 1 - forward.before[k];
-    back.after[k] = x.shape()[2 + k] + forward.size[k] - 1 - back.before[k] -
-                    spread(incoming.shape()[2 + k], forward.stride[k]);
+    const size_t dimension = forward.dimension(k);
+    back.after[k] = x.shape()[dimension] + forward.size[k] - 1 - back.before[k] -
+                    spread(incoming.shape()[dimension], forward.stride[k]);
   }
   // Turned round and over by itself: compilers have fast kernels for plain convolutions alone.
   const Value w = reverse(channels_together(step.operand(1), forward.feature_groups), {2, 3});
@@ -66,14 +69,16 @@ Value gradient_of_input(const BackwardStep& step, Value incoming) {
 Value gradient_of_kernel(const BackwardStep& step, Value incoming) {
   const Window& forward = step.i.window;
   const Value x = step.operand(0);
-  Window back{.size = {incoming.shape()[2], incoming.shape()[3]},
+  const std::array dimensions{forward.dimension(0), forward.dimension(1)};
+  Window back{.size = {incoming.shape()[dimensions[0]], incoming.shape()[dimensions[1]]},
               .before = forward.before,
               .spread_kernel = forward.stride,
               .batch_groups = forward.feature_groups,
-              .layout = ConvolutionLayout::all_swapped};
+              .layout = ConvolutionLayout::all_swapped,
+              .order = forward.order};
   for (size_t k = 0; k < 2; ++k)
-    back.after[k] = spread(incoming.shape()[2 + k], forward.stride[k]) + forward.size[k] - 1 -
-                    x.shape()[2 + k] - forward.before[k];
+    back.after[k] = spread(back.size[k], forward.stride[k]) + forward.size[k] - 1 -
+                    x.shape()[dimensions[k]] - forward.before[k];
   return convolution(x, incoming, step.operand(1).shape(), back);
 }
 
@@ -132,13 +137,15 @@ Value gradient_of_window_sum(const BackwardStep& step) {
   const Value x = step.operand(0);
   Shape before(4, 0), after(4, 0), between(4, 0);
   for (size_t k = 0; k < 2; ++k) {
-    between[2 + k] = window.stride[k] - 1;
-    before[2 + k] = window.size[k] - 1 - window.before[k];
-    after[2 + k] = x.shape()[2 + k] + window.size[k] - 1 - before[2 + k] -
-                   spread(step.i.type.shape[2 + k], window.stride[k]);
+    const size_t dimension = window.dimension(k);
+    between[dimension] = window.stride[k] - 1;
+    before[dimension] = window.size[k] - 1 - window.before[k];
+    after[dimension] = x.shape()[dimension] + window.size[k] - 1 - before[dimension] -
+                       spread(step.i.type.shape[dimension], window.stride[k]);
   }
-  return window_sum(pad(step.incoming, before, after, between),
-                    {.kernel_height = window.size[0], .kernel_width = window.size[1]});
+  return window_sum(
+      pad(step.incoming, before, after, between),
+      {.kernel_height = window.size[0], .kernel_width = window.size[1], .order = window.order});
 }
 
 Value gradient_of_take_rows(const BackwardStep& step) {

@@ -32,8 +32,10 @@ enum class Op : uint8_t {
 
 /// Of a convolution's first operand, kernel and result: which dimension is what.
 enum class ConvolutionLayout : uint8_t {
-  plain,        ///< [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]
-  all_swapped,  ///< [f, b, 0, 1]x[i, o, 0, 1]->[f, b, 0, 1]
+  plain,  ///< an image and a kernel [o, i, 0, 1] give an image
+  /// Batch and features change places in both operands, of which the second one is an image too,
+  /// and give a kernel [f, b, 0, 1].
+  all_swapped,
 };
 
 /// How a window, or a kernel, goes over height and width.
@@ -45,6 +47,10 @@ struct Window {
   Pair spread_input{1, 1}, spread_kernel{1, 1};  ///< from one element to the next
   int64_t feature_groups = 1, batch_groups = 1;
   ConvolutionLayout layout = ConvolutionLayout::plain;
+  ImageOrder order = ImageOrder::channels_first;
+
+  /// That of the image's height, for axis 0, or width, 1.
+  size_t dimension(size_t axis) const { return size_t(axes_of(order).height) + axis; }
 };
 
 struct Instruction {

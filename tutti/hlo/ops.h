@@ -86,21 +86,30 @@ Value dot(Value a, Value b, const DotDimensions& dimensions);
 /// [n, k] and [k, m] to [n, m].
 Value dot(Value a, Value b);
 
-/// Cross-correlation of x [batch, channels, height, width] with w [outputs, channels / groups,
-/// kernel height, kernel width]; types as of dot().
+/// Images: [batch, channels, height, width], or [batch, height, width, channels].
+enum class ImageOrder : uint8_t { channels_first, channels_last };
+/// Their dimensions, beside the batch's, which is 0.
+struct ImageAxes {
+  int64_t channels, height, width;
+};
+ImageAxes axes_of(ImageOrder order);
+
+/// Cross-correlation of an image x with w [outputs, channels / groups, kernel height, kernel width]
+/// in either order; types as of dot(). The result has the order of x.
 struct ConvOptions {
   int64_t stride_height = 1, stride_width = 1;
   int64_t pad_height = 0, pad_width = 0;  ///< zeros on both sides
   int64_t groups = 1;
+  ImageOrder order = ImageOrder::channels_first;
 };
 Value conv2d(Value x, Value w, const ConvOptions& options);
 
-/// Largest value, or sum, of each window of x [batch, channels, height, width]; padding counts as
-/// minus infinity, or 0.
+/// Largest value, or sum, of each window of an image; padding counts as minus infinity, or 0.
 struct WindowOptions {
   int64_t kernel_height = 1, kernel_width = 1;
   int64_t stride_height = 1, stride_width = 1;
   int64_t pad_height = 0, pad_width = 0;  ///< on both sides
+  ImageOrder order = ImageOrder::channels_first;
 };
 Value window_max(Value x, const WindowOptions& options);
 Value window_sum(Value x, const WindowOptions& options);

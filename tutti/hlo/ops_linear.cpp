@@ -69,7 +69,7 @@ Shape shape_of_dot(Value a, Value b, const DotDimensions& d) {
 
 // How many times a window fits; height is 0, width 1.
 int64_t times(std::string_view operation, Value x, const Window& window, size_t axis) {
-  const int64_t size = x.shape()[2 + axis] + window.before[axis] + window.after[axis];
+  const int64_t size = x.shape()[window.dimension(axis)] + window.before[axis] + window.after[axis];
   if (window.size[axis] < 1 || window.stride[axis] < 1 || window.before[axis] < 0 ||
       size < window.size[axis])
     refuse(operation,
@@ -79,15 +79,28 @@ int64_t times(std::string_view operation, Value x, const Window& window, size_t 
   return (size - window.size[axis]) / window.stride[axis] + 1;
 }
 
+int64_t channels_of(Value x, const Window& window) {
+  return x.shape()[size_t(axes_of(window.order).channels)];
+}
+
+// Of the image of this many channels that a window makes of x.
+Shape image_shape(std::string_view operation, Value x, const Window& window, int64_t channels) {
+  Shape shape(4, x.shape()[0]);
+  shape[size_t(axes_of(window.order).channels)] = channels;
+  for (const size_t axis : {0, 1})
+    shape[window.dimension(axis)] = times(operation, x, window, axis);
+  return shape;
+}
+
 Value windowed(Op op, std::string_view operation, Value x, const WindowOptions& options) {
   require_floating(operation, x);
   require_rank(operation, x, 4);
   const Window window{.size = {options.kernel_height, options.kernel_width},
                       .stride = {options.stride_height, options.stride_width},
                       .before = {options.pad_height, options.pad_width},
-                      .after = {options.pad_height, options.pad_width}};
-  const Shape shape{x.shape()[0], x.shape()[1], times(operation, x, window, 0),
-                    times(operation, x, window, 1)};
+                      .after = {options.pad_height, options.pad_width},
+                      .order = options.order};
+  const Shape shape = image_shape(operation, x, window, channels_of(x, window));
   return x.program().add(
       {.op = op, .type = {x.dtype(), shape}, .operands = {x.number()}, .window = window});
 }
@@ -120,6 +133,11 @@ Value dot(Value a, Value b) {
   return dot(a, b, {.batch_a = {}, .batch_b = {}, .contract_a = {1}, .contract_b = {0}});
 }
 
+ImageAxes axes_of(ImageOrder order) {
+  return order == ImageOrder::channels_first ? ImageAxes{.channels = 1, .height = 2, .width = 3}
+                                             : ImageAxes{.channels = 3, .height = 1, .width = 2};
+}
+
 Value conv2d(Value x, Value w, const ConvOptions& options) {
   require_same_program("conv2d", x, w);
   require_floating("conv2d", x);
@@ -127,17 +145,20 @@ Value conv2d(Value x, Value w, const ConvOptions& options) {
   require_rank("conv2d", w, 4);
   if (x.dtype() != w.dtype()) refuse("conv2d", words_of({x, w}), "one type of elements");
   const int64_t groups = options.groups;
-  if (groups < 1 || x.shape()[1] != w.shape()[1] * groups || w.shape()[0] % groups != 0)
-    refuse("conv2d", fmt::format("{} in {} groups", words_of({x, w}), groups),
-           "[batch, channels, height, width] and [outputs, channels / groups, height, width], "
-           "outputs a multiple of the groups");
   const Window window{.size = {w.shape()[2], w.shape()[3]},
                       .stride = {options.stride_height, options.stride_width},
                       .before = {options.pad_height, options.pad_width},
                       .after = {options.pad_height, options.pad_width},
-                      .feature_groups = groups};
-  const Shape shape{x.shape()[0], w.shape()[0], times("conv2d", x, window, 0),
-                    times("conv2d", x, window, 1)};
+                      .feature_groups = groups,
+                      .order = options.order};
+  if (groups < 1 || channels_of(x, window) != w.shape()[1] * groups || w.shape()[0] % groups != 0)
+    refuse("conv2d", fmt::format("{} in {} groups", words_of({x, w}), groups),
+           fmt::format("{} and [outputs, channels / groups, height, width], outputs a multiple of "
+                       "the groups",
+                       options.order == ImageOrder::channels_first
+                           ? "[batch, channels, height, width]"
+                           : "[batch, height, width, channels]"));
+  const Shape shape = image_shape("conv2d", x, window, w.shape()[0]);
   return x.program().add({.op = Op::convolution,
                           .type = {DType::float32, shape},
                           .operands = {x.number(), w.number()},

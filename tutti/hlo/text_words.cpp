@@ -17,10 +17,15 @@ namespace {
 
 bool has_sign(DType dtype) { return dtype == DType::int32 || dtype == DType::int64; }
 
-std::string_view layout_words(ConvolutionLayout layout) {
+std::string_view layout_words(ConvolutionLayout layout, ImageOrder order) {
+  const bool last = order == ImageOrder::channels_last;
   switch (layout) {
-    case ConvolutionLayout::plain: return "[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]";
-    case ConvolutionLayout::all_swapped: return "[f, b, 0, 1]x[i, o, 0, 1]->[f, b, 0, 1]";
+    case ConvolutionLayout::plain:
+      return last ? "[b, 0, 1, f]x[o, i, 0, 1]->[b, 0, 1, f]"
+                  : "[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]";
+    case ConvolutionLayout::all_swapped:
+      return last ? "[f, 0, 1, b]x[i, 0, 1, o]->[f, b, 0, 1]"
+                  : "[f, b, 0, 1]x[i, o, 0, 1]->[f, b, 0, 1]";
   }
   return {};
 }
@@ -95,14 +100,17 @@ std::string identifier(std::string_view words) {
 
 // Windows go over batch and channels too: one by one, and without padding.
 std::string window_words(const Window& window) {
-  const auto numbers = [](const Window::Pair& pair) {
-    return fmt::format("array<i64: 1, 1, {}, {}>", pair[0], pair[1]);
+  const auto numbers = [&](const Window::Pair& pair, int64_t elsewhere) {
+    Shape all(4, elsewhere);
+    for (const size_t axis : {0, 1}) all[window.dimension(axis)] = pair[axis];
+    return all;
   };
+  const Shape before = numbers(window.before, 0), after = numbers(window.after, 0);
   return fmt::format(
-      "<{{window_dimensions = {}, window_strides = {}, "
-      "padding = dense<[[0, 0], [0, 0], [{}, {}], [{}, {}]]> : tensor<4x2xi64>}}>",
-      numbers(window.size), numbers(window.stride), window.before[0], window.after[0],
-      window.before[1], window.after[1]);
+      "<{{window_dimensions = array<i64: {}>, window_strides = array<i64: {}>, "
+      "padding = dense<[[{}, {}], [{}, {}], [{}, {}], [{}, {}]]> : tensor<4x2xi64>}}>",
+      fmt::join(numbers(window.size, 1), ", "), fmt::join(numbers(window.stride, 1), ", "),
+      before[0], after[0], before[1], after[1], before[2], after[2], before[3], after[3]);
 }
 
 std::string block(std::string_view operation, DType dtype) {
@@ -146,8 +154,8 @@ std::string convolution_words(const Window& window, DType dtype) {
       "dim_numbers = {}, window = {{stride = {}, pad = [[{}, {}], [{}, {}]], lhs_dilate = {}, "
       "rhs_dilate = {}, reverse = [false, false]}} "
       "{{batch_group_count = {} : i64, feature_group_count = {} : i64{}}}",
-      layout_words(window.layout), words_of(window.stride), window.before[0], window.after[0],
-      window.before[1], window.after[1], words_of(window.spread_input),
+      layout_words(window.layout, window.order), words_of(window.stride), window.before[0],
+      window.after[0], window.before[1], window.after[1], words_of(window.spread_input),
       words_of(window.spread_kernel), window.batch_groups, window.feature_groups, precision);
 }
 

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/detail/layouts.h"
 #include "tutti/nn/detail/lowering.h"
 
 // B batch, C channels, H height, W width, L places of a sequence, F features.
@@ -14,16 +15,21 @@
 namespace tutti::nn {
 namespace {
 
-/// Writes one node; x is its first input.
+/// Writes one node; x is its first input. All of them have one order, and what it gives too.
 struct Lowering {
   const Graph& graph;
   const Node& node;
   const LoweringInputs& from;
   const std::vector<hlo::Value>& all;
+  hlo::ImageOrder order;
   std::map<std::string, hlo::Value>& buffers;
 
   const hlo::Value& x() const { return all.front(); }
   int64_t size(size_t dimension) const { return x().shape()[dimension]; }
+  hlo::ImageAxes axes() const { return hlo::axes_of(order); }
+  /// Of x, an image.
+  int64_t height() const { return size(static_cast<size_t>(axes().height)); }
+  int64_t width() const { return size(static_cast<size_t>(axes().width)); }
   hlo::Value state(std::string_view name) const {
     return from.state.at(full_name(node, {.name = std::string(name), .shape = {}}));
   }
@@ -58,14 +64,14 @@ struct Lowering {
   hlo::Value operator()(const op::MaxPool2d& op) const {
     constexpr int64_t kLargestTile = 3;
     const bool tiles = op.stride == op.kernel && op.padding == 0 && op.kernel <= kLargestTile;
-    return tiles ? detail::max_of_tiles(x(), op.kernel)
-                 : hlo::window_max(x(), detail::window_of(op));
+    return tiles ? detail::max_of_tiles(x(), op.kernel, order)
+                 : hlo::window_max(x(), detail::window_of(op, order));
   }
   hlo::Value operator()(const op::AvgPool2d& op) const {
-    return hlo::window_sum(x(), detail::window_of(op)) / double(op.kernel * op.kernel);
+    return hlo::window_sum(x(), detail::window_of(op, order)) / double(op.kernel * op.kernel);
   }
   hlo::Value operator()(const op::AdaptiveAvgPool2d& op) const {
-    return detail::mean_of_cells(x(), op.size);
+    return detail::mean_of_cells(x(), op.size, order);
   }
   hlo::Value operator()(const op::Upsample2d& op) const;
   hlo::Value operator()(const op::BatchNorm2d& op) const;
@@ -85,13 +91,15 @@ struct Lowering {
   }
   hlo::Value operator()(const op::Dropout& op) const;
   hlo::Value operator()(const op::RepeatChannels& op) const {
-    return hlo::broadcast(x(), {size(0), op.times, size(2), size(3)}, {0, 1, 2, 3});
+    hlo::Shape shape = x().shape();
+    shape[static_cast<size_t>(axes().channels)] = op.times;
+    return hlo::broadcast(x(), shape, {0, 1, 2, 3});
   }
   hlo::Value operator()(const op::Relu&) const { return hlo::maximum(x(), 0); }
   hlo::Value operator()(const op::Gelu& op) const { return detail::gelu(x(), op.by_tanh); }
   hlo::Value operator()(const op::Tanh&) const { return hlo::tanh(x()); }
   hlo::Value operator()(const op::GlobalAvgPool2d&) const {
-    return hlo::reduce_sum(x(), {2, 3}) / double(size(2) * size(3));
+    return hlo::reduce_sum(x(), {axes().height, axes().width}) / double(height() * width());
   }
   hlo::Value operator()(const op::ToSequence&) const {
     return hlo::transpose(hlo::reshape(x(), {size(0), size(1), size(2) * size(3)}), {0, 2, 1});
@@ -104,7 +112,9 @@ struct Lowering {
   }
   hlo::Value operator()(const op::Softmax&) const { return detail::softmax(x()); }
   hlo::Value operator()(const op::Add&) const { return x() + all[1]; }
-  hlo::Value operator()(const op::Concat&) const { return hlo::concatenate(all, 1); }
+  hlo::Value operator()(const op::Concat&) const {
+    return hlo::concatenate(all, axes().channels);  // 1 of what is no image
+  }
   template <class Other>
   hlo::Value operator()(const Other&) const {
     throw UsageError(fmt::format(
@@ -119,21 +129,31 @@ hlo::Value Lowering::operator()(const op::Conv2d& op) const {
                                     .stride_width = op.stride,
                                     .pad_height = op.padding.height,
                                     .pad_width = op.padding.width,
-                                    .groups = op.groups});
-  return op.bias ? y + hlo::broadcast(state("bias"), y.shape(), {1}) : y;
+                                    .groups = op.groups,
+                                    .order = order});
+  return op.bias ? y + hlo::broadcast(state("bias"), y.shape(), {axes().channels}) : y;
 }
 
 hlo::Value Lowering::operator()(const op::Upsample2d& op) const {
-  const hlo::Shape apart{size(0), size(1), size(2), op.times, size(3), op.times};
-  return hlo::reshape(hlo::broadcast(x(), apart, {0, 1, 2, 4}),
-                      {size(0), size(1), size(2) * op.times, size(3) * op.times});
+  hlo::Shape apart, together = x().shape();
+  std::vector<int64_t> dimensions;
+  for (int64_t d = 0; d < std::ssize(together); ++d) {
+    int64_t& side = together[static_cast<size_t>(d)];
+    dimensions.push_back(std::ssize(apart));
+    apart.push_back(side);
+    if (d != axes().height && d != axes().width) continue;
+    apart.push_back(op.times);
+    side *= op.times;
+  }
+  return hlo::reshape(hlo::broadcast(x(), apart, dimensions), together);
 }
 
 /// By the statistics [C]; the weight and the bias after that.
 hlo::Value Lowering::normalised(const op::BatchNorm2d& op, hlo::Value mean,
                                 hlo::Value variance) const {
   const hlo::Value scale = hlo::rsqrt(variance + op.epsilon) * state("weight");
-  return (x() - along(mean, 1)) * along(scale, 1) + along(state("bias"), 1);
+  const int64_t channels = axes().channels;
+  return (x() - along(mean, channels)) * along(scale, channels) + along(state("bias"), channels);
 }
 
 hlo::Value Lowering::operator()(const op::BatchNorm2d& op) const {
@@ -142,7 +162,7 @@ hlo::Value Lowering::operator()(const op::BatchNorm2d& op) const {
   if (!from.training || frozen) return normalised(op, state("running_mean"), state("running_var"));
   // Statistics of the rows that count, of all replicas' where they are synchronized.
   const auto sum = [&](hlo::Value a) {
-    const hlo::Value own = hlo::reduce_sum(a, {0, 2, 3});
+    const hlo::Value own = hlo::reduce_sum(a, {0, axes().height, axes().width});
     return op.synchronized ? hlo::all_reduce(own) : own;
   };
   const hlo::Value counts = from.row_weights ? hlo::broadcast(*from.row_weights, x().shape(), {0})
@@ -151,7 +171,7 @@ hlo::Value Lowering::operator()(const op::BatchNorm2d& op) const {
   const hlo::Value any = hlo::compare(counted, hlo::Comparison::gt, 0);
   const hlo::Value count = hlo::maximum(counted, 1);  // of a part without rows nothing is kept
   const hlo::Value mean = sum(x() * counts) / count;
-  const hlo::Value apart = x() - along(mean, 1);
+  const hlo::Value apart = x() - along(mean, axes().channels);
   const hlo::Value squares = sum(apart * apart * counts);
   // A layer that is applied twice moves them twice.
   const auto now = [&](std::string_view name) {
@@ -222,8 +242,12 @@ hlo::Value Lowering::operator()(const op::Dropout& op) const {
     throw UsageError(fmt::format("dropout \"{}\": no key to draw its mask by", node.name));
   const int64_t number = row - all_of_graph.begin();
   const hlo::Value key = hlo::slice(*from.dropout_keys, {number, 0}, {number + 1, 2});
-  const hlo::Value kept = hlo::compare(detail::uniform_rows(x().shape(), key, *from.first_row),
-                                       hlo::Comparison::ge, op.probability);
+  // Numbers are drawn in the order of LibTorch's elements.
+  hlo::Shape drawn = node.shape;
+  drawn.insert(drawn.begin(), size(0));
+  const hlo::Value uniform = detail::in_order(
+      {detail::uniform_rows(drawn, key, *from.first_row), hlo::ImageOrder::channels_first}, order);
+  const hlo::Value kept = hlo::compare(uniform, hlo::Comparison::ge, op.probability);
   return x() * (hlo::convert(kept, DType::float32) * (1 / (1 - op.probability)));
 }
 
@@ -242,20 +266,29 @@ std::vector<int> dropouts_of(const Graph& graph) {
 }
 
 LoweredGraph lower(const Graph& graph, const LoweringInputs& from) {
-  std::vector<std::optional<hlo::Value>> values(graph.nodes().size());
+  using detail::Ordered;
+  using enum hlo::ImageOrder;
+  std::vector<std::optional<Ordered>> values(graph.nodes().size());
   for (size_t i = 0; i < graph.inputs().size(); ++i)
-    values[static_cast<size_t>(graph.inputs()[i].node)] = from.inputs.at(i);
+    values[static_cast<size_t>(graph.inputs()[i].node)] = {from.inputs.at(i), channels_first};
   LoweredGraph lowered;
   for (size_t i = 0; i < values.size(); ++i) {
     const Node& node = graph.nodes()[i];
     if (values[i]) continue;
+    std::vector<Ordered> given;
+    for (const int input : node.inputs) given.push_back(*values[static_cast<size_t>(input)]);
+    given[0].value.program().comment(fmt::format("{}: {}", node.name, kind_of(node.op)));
+    const hlo::ImageOrder order = detail::order_of(node.op, given);
     std::vector<hlo::Value> inputs;
-    for (const int input : node.inputs) inputs.push_back(*values[static_cast<size_t>(input)]);
-    inputs[0].program().comment(fmt::format("{}: {}", node.name, kind_of(node.op)));
-    values[i] = std::visit(Lowering{graph, node, from, inputs, lowered.buffers}, node.op);
+    for (const Ordered& input : given) inputs.push_back(detail::in_order(input, order));
+    const Lowering lowering{graph, node, from, inputs, order, lowered.buffers};
+    constexpr size_t kDimensionsOfImage = 3;
+    values[i] = {std::visit(lowering, node.op),
+                 node.shape.size() == kDimensionsOfImage ? order : channels_first};
   }
   for (const Port& output : graph.outputs())
-    lowered.outputs.push_back(*values[static_cast<size_t>(output.node)]);
+    lowered.outputs.push_back(
+        detail::in_order(*values[static_cast<size_t>(output.node)], channels_first));
   return lowered;
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "tutti/nn/detail/layouts.h"
+
 namespace tutti::nn::detail {
 namespace {
 
@@ -61,40 +63,96 @@ Words philox_of(Words counter, hlo::Value key0, hlo::Value key1) {
   return counter;
 }
 
-}  // namespace
+/// Images cut into kernel x kernel tiles.
+struct Tiles {
+  hlo::Shape end;               ///< of what the tiles cover
+  hlo::Shape stride;            ///< from an element to the next tile's
+  hlo::Shape apart;             ///< with dimensions of tiles and, after each, of elements in a tile
+  std::vector<int64_t> outer;   ///< where there the image's four dimensions are
+  int64_t row = 0, column = 0;  ///< and those in a tile
+  size_t height, width;         ///< of the image
+};
 
-// By slices: compilers for CPUs have no fast kernel for a gradient through windows.
-hlo::Value max_of_tiles(hlo::Value x, int64_t kernel) {
-  const hlo::Shape& s = x.shape();
-  const int64_t rows = s[2] / kernel * kernel, columns = s[3] / kernel * kernel;
-  std::optional<hlo::Value> largest;
-  for (int64_t row = 0; row < kernel; ++row)
-    for (int64_t column = 0; column < kernel; ++column) {
-      const hlo::Value next =
-          hlo::slice(x, {0, 0, row, column}, {s[0], s[1], rows, columns}, {1, 1, kernel, kernel});
-      if (!largest) {
-        largest = next;
-        continue;
-      }
-      const hlo::Value larger =
-          hlo::bit_or(hlo::compare(*largest, hlo::Comparison::lt, next),
-                      hlo::compare(next, hlo::Comparison::ne, next));  // NaN stays
-      largest = hlo::select(larger, next, *largest);
-    }
-  return *largest;
+Tiles tiles_of(const hlo::Shape& image, int64_t kernel, hlo::ImageOrder order) {
+  const hlo::ImageAxes axes = hlo::axes_of(order);
+  Tiles tiles{.end = image,
+              .stride = hlo::Shape(image.size(), 1),
+              .apart = {},
+              .outer = {},
+              .height = static_cast<size_t>(axes.height),
+              .width = static_cast<size_t>(axes.width)};
+  for (int64_t d = 0; d < std::ssize(image); ++d) {
+    const auto i = static_cast<size_t>(d);
+    tiles.outer.push_back(std::ssize(tiles.apart));
+    tiles.apart.push_back(image[i]);
+    if (d != axes.height && d != axes.width) continue;
+    tiles.apart.back() /= kernel;
+    tiles.end[i] = tiles.apart.back() * kernel;
+    tiles.stride[i] = kernel;
+    (d == axes.height ? tiles.row : tiles.column) = std::ssize(tiles.apart);
+    tiles.apart.push_back(kernel);
+  }
+  return tiles;
 }
 
-hlo::Value mean_of_cells(hlo::Value x, const Size2d& size) {
-  const int64_t height = x.shape()[2], width = x.shape()[3];
-  if (size.height == 1 && size.width == 1)
-    return hlo::reshape(hlo::reduce_sum(x, {2, 3}) / double(height * width),
-                        {x.shape()[0], x.shape()[1], 1, 1});
-  // [B, C, H, W] by [cells, H] is [B, C, W, cells], and that by [cells, W] [B, C, cells, cells].
-  const hlo::Value rows =
-      hlo::dot(x, cells(x.program(), height, size.height),
-               {.batch_a = {}, .batch_b = {}, .contract_a = {2}, .contract_b = {1}});
-  return hlo::dot(rows, cells(x.program(), width, size.width),
-                  {.batch_a = {}, .batch_b = {}, .contract_a = {2}, .contract_b = {1}});
+/// Numbers of the largest elements in their tiles, row by row: the first of several, the last NaN.
+hlo::Value places_of_largest(hlo::Value whole, const Tiles& tiles, int64_t kernel) {
+  std::optional<hlo::Value> largest, place;
+  for (int64_t number = 0; number < kernel * kernel; ++number) {
+    hlo::Shape begin(tiles.end.size(), 0);
+    begin[tiles.height] = number / kernel;
+    begin[tiles.width] = number % kernel;
+    const hlo::Value next = hlo::slice(whole, begin, tiles.end, tiles.stride);
+    const hlo::Value own =
+        hlo::constant(whole.program(), {DType::int32, next.shape()}, double(number));
+    if (!largest) {
+      largest = next;
+      place = own;
+      continue;
+    }
+    const hlo::Value larger = hlo::bit_or(hlo::compare(*largest, hlo::Comparison::lt, next),
+                                          hlo::compare(next, hlo::Comparison::ne, next));
+    largest = hlo::select(larger, next, *largest);
+    place = hlo::select(larger, own, *place);
+  }
+  return *place;
+}
+
+}  // namespace
+
+// Which element of a tile is its largest is found by slices, through which no gradient goes: that
+// of the choice is a choice again, where that of slices would be padded images and their sum.
+hlo::Value max_of_tiles(hlo::Value x, int64_t kernel, hlo::ImageOrder order) {
+  const Tiles tiles = tiles_of(x.shape(), kernel, order);
+  const hlo::Value whole = hlo::slice(x, {0, 0, 0, 0}, tiles.end);
+  const hlo::Value place = places_of_largest(hlo::stop_gradient(whole), tiles, kernel);
+  const hlo::Type places{DType::int32, tiles.apart};
+  const hlo::Value own = hlo::iota(x.program(), places, tiles.row) * double(kernel) +
+                         hlo::iota(x.program(), places, tiles.column);
+  const hlo::Value chosen =
+      hlo::compare(hlo::broadcast(place, tiles.apart, tiles.outer), hlo::Comparison::eq, own);
+  const hlo::Value elements = hlo::reshape(whole, tiles.apart);
+  const hlo::Value nothing = hlo::constant(x.program(), elements.type(), 0);
+  return hlo::reduce_sum(hlo::select(chosen, elements, nothing), {tiles.row, tiles.column});
+}
+
+hlo::Value mean_of_cells(hlo::Value x, const Size2d& size, hlo::ImageOrder order) {
+  const hlo::ImageAxes axes = hlo::axes_of(order);
+  const auto side = [&](int64_t axis) { return x.shape()[static_cast<size_t>(axis)]; };
+  const int64_t height = side(axes.height), width = side(axes.width);
+  if (size.height == 1 && size.width == 1) {
+    hlo::Shape shape = x.shape();
+    shape[static_cast<size_t>(axes.height)] = shape[static_cast<size_t>(axes.width)] = 1;
+    return hlo::reshape(hlo::reduce_sum(x, {axes.height, axes.width}) / double(height * width),
+                        shape);
+  }
+  // [B, C, H, W] by [cells, H] is [B, C, W, cells], and that by [cells, W] [B, C, cells, cells];
+  // [B, H, W, C] becomes [B, W, C, cells], and [B, C, cells, cells] too.
+  const hlo::DotDimensions over_height{
+      .batch_a = {}, .batch_b = {}, .contract_a = {axes.height}, .contract_b = {1}};
+  const hlo::Value rows = hlo::dot(x, cells(x.program(), height, size.height), over_height);
+  const hlo::Value means = hlo::dot(rows, cells(x.program(), width, size.width), over_height);
+  return in_order({means, hlo::ImageOrder::channels_first}, order);
 }
 
 hlo::Value softmax(hlo::Value x) {

@@ -131,6 +131,8 @@ TEST_F(HloGradients, OfDot) {
                      {{c.a, c.b}, [&](const auto& a) { return dot(a[0], a[1], c.dimensions); }});
 }
 
+hlo::Shape last(const hlo::Shape& image) { return {image[0], image[2], image[3], image[1]}; }
+
 struct ConvCase {
   const char* name;
   hlo::Shape x, w;
@@ -156,9 +158,15 @@ TEST_F(HloGradients, OfConvolutions) {
       {"two outputs of each channel", {1, 3, 5, 5}, {6, 1, 3, 3}, {2, 2, 1, 1, 3}},
       {"1x1 in 3 groups", {2, 6, 3, 2}, {3, 2, 1, 1}, {2, 1, 0, 0, 3}},
   };
-  for (const ConvCase& c : cases)
+  for (const ConvCase& c : cases) {
     expect_gradients(c.name,
                      {{c.x, c.w}, [&](const auto& a) { return conv2d(a[0], a[1], c.options); }});
+    hlo::ConvOptions options = c.options;
+    options.order = hlo::ImageOrder::channels_last;
+    expect_gradients(
+        fmt::format("{}, channels last", c.name),
+        {{last(c.x), c.w}, [&](const auto& a) { return conv2d(a[0], a[1], options); }});
+  }
 }
 
 TEST_F(HloGradients, OfWindows) {
@@ -183,6 +191,13 @@ TEST_F(HloGradients, OfWindows) {
         {{c.x}, [&](const auto& a) { return window_max(a[0], c.options); }, -3, -1, 0.005});
     expect_gradients(fmt::format("window_sum {}", c.name),
                      {{c.x}, [&](const auto& a) { return window_sum(a[0], c.options); }});
+    hlo::WindowOptions options = c.options;
+    options.order = hlo::ImageOrder::channels_last;
+    expect_gradients(
+        fmt::format("window_max {}, channels last", c.name),
+        {{last(c.x)}, [&](const auto& a) { return window_max(a[0], options); }, -3, -1, 0.005});
+    expect_gradients(fmt::format("window_sum {}, channels last", c.name),
+                     {{last(c.x)}, [&](const auto& a) { return window_sum(a[0], options); }});
   }
 }
 

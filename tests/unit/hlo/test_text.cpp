@@ -144,6 +144,7 @@ TEST(HloOperators, MakeTheseShapes) {
   Program program("p");
   const Value x = argument_of(program, DType::float32, {2, 4, 7, 6});
   const Value w = argument_of(program, DType::float32, {4, 2, 3, 2});
+  const Value last = argument_of(program, DType::float32, {3, 2, 3, 2});
   struct Case {
     Value value;
     const char* type;
@@ -162,7 +163,9 @@ TEST(HloOperators, MakeTheseShapes) {
       {reduce_max(x, {0, 1, 2, 3}), "tensor<f32>"},
       {dot(x, x, {{0}, {0}, {1, 3}, {1, 3}}), "tensor<2x7x7xf32>"},
       {conv2d(x, w, {2, 1, 1, 2, 2}), "tensor<2x4x4x9xf32>"},
+      {conv2d(x, last, {2, 1, 1, 2, 3, hlo::ImageOrder::channels_last}), "tensor<2x2x10x3xf32>"},
       {window_max(x, {3, 2, 2, 2, 1, 1}), "tensor<2x4x4x4xf32>"},
+      {window_max(x, {3, 2, 2, 2, 1, 1, hlo::ImageOrder::channels_last}), "tensor<2x2x4x6xf32>"},
       {take_rows(reshape(x, {8, 42}), iota(program, {DType::int64, {3, 5}}, 1)),
        "tensor<3x5x42xf32>"},
       {replica_number(program), "tensor<ui32>"},
@@ -280,6 +283,15 @@ TEST(HloOperators, SayWhatIsWrong) {
     EXPECT_THAT(message, StartsWith("hlo::")) << c.message;
     EXPECT_THAT(message, HasSubstr(c.message));
   }
+}
+
+TEST(HloOperators, SayInWhichOrderTheyWantImages) {
+  Program p("p");
+  const Value image = argument_of(p, DType::float32, {1, 2, 4, 4});
+  const Value kernel = argument_of(p, DType::float32, {3, 2, 3, 3});
+  EXPECT_THAT(message_of<UsageError>(
+                  [&] { conv2d(image, kernel, {.order = hlo::ImageOrder::channels_last}); }),
+              HasSubstr("in 1 groups, expected [batch, height, width, channels] and [outputs, "));
 }
 
 }  // namespace

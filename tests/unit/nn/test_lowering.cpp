@@ -201,6 +201,39 @@ nn::Graph branches() {
   return {input, nn::concat({nn::add(x, y), nn::relu()(x), input})};
 }
 
+/// Three ways through an image, joined along its channels.
+nn::Graph inception() {
+  using namespace nn;
+  const auto input = nn::input({2, 6, 5});
+  const auto x = relu()(conv2d(4, 3, {.padding = 1})(input));
+  const auto narrow = conv2d(2, 1)(x);
+  const auto wide = relu()(conv2d(3, {1, 3}, {.padding = {0, 1}})(narrow));
+  const auto pooled = max_pool2d(3, {.stride = 1, .padding = 1})(x);
+  return {input, linear(3)(flatten()(concat({narrow, wide, pooled, input})))};
+}
+
+/// Two blocks, the second one with a convolution beside it.
+nn::Graph residual() {
+  using namespace nn;
+  const auto input = nn::input({3, 6, 7});
+  auto x = add(batch_norm2d()(conv2d(3, 3, {.padding = 1})(input)), input);
+  x = add(conv2d(5, 1, {.stride = 2})(x),
+          batch_norm2d()(conv2d(5, 3, {.stride = 2, .padding = 1})(relu()(x))));
+  return {input, linear(4)(global_avg_pool2d()(relu()(x)))};
+}
+
+/// A convolution's image as it is, and as others read it.
+nn::Graph image_for_all() {
+  using namespace nn;
+  const auto input = nn::input({2, 4, 5});
+  const auto x = tanh()(conv2d(3, 3, {.padding = 1})(input));
+  return {{{"x", input}},
+          {{"image", x},
+           {"softmax", softmax()(x)},
+           {"rows", layer_norm()(linear(3)(x))},
+           {"sequence", linear(2)(to_sequence()(x))}}};
+}
+
 nn::Graph two_ports() {
   const auto a = nn::input({4}), b = nn::input({6});
   const auto both = nn::concat({nn::linear(3)(a), nn::linear(5)(b)});
@@ -250,6 +283,21 @@ const std::vector<Row>& rows() {
       {"softmax", of({3, 5}, {softmax()})},
       {"flatten", of({2, 3, 4}, {flatten(), linear(3)})},
       {"branches", branches()},
+      {"conv2d_and_dense", of({1, 9, 7}, {conv2d(4, 3), relu(), max_pool2d(2), conv2d(3, 2), gelu(),
+                                          flatten(), linear(3)})},
+      {"conv2d_and_pools",
+       of({2, 12, 11}, {conv2d(3, 3), max_pool2d(3, {.stride = 2, .padding = 1}), batch_norm2d(),
+                        avg_pool2d(2, {.stride = 1}), upsample2d(2), adaptive_avg_pool2d({3, 2})})},
+      {"conv2d_and_mean", of({2, 5, 4}, {conv2d(3, 2), adaptive_avg_pool2d(1), conv2d(2, 1)})},
+      {"conv2d_and_dropout", of({2, 5, 4}, {conv2d(3, 3, {.padding = 1}), dropout(0.4),
+                                            conv2d(2, 2), dropout(0.3), flatten(), dropout(0.2)})},
+      {"conv2d_and_channels", of({2, 4, 3}, {conv2d(1, 1), repeat_channels(3), conv2d(2, 2)})},
+      {"conv2d_of_groups",
+       of({2, 6, 6}, {conv2d(4, 3, {.padding = 1}),
+                      conv2d(6, 3, {.stride = 2, .padding = 1, .groups = 2}), max_pool2d(2)})},
+      {"inception", inception()},
+      {"residual", residual()},
+      {"image_for_all", image_for_all()},
       {"ports", two_ports()},
   };
   return all;
@@ -357,6 +405,21 @@ TEST_F(LoweredBatchNorm, ThatIsFrozenInfers) {
       nn::with_frozen(of({3, 4, 5}, {nn::batch_norm2d().named("norm"), nn::conv2d(2, 1)}),
                       {"norm"}),
       {.training = false});
+}
+
+using LoweredPool = Evaluated;
+
+/// Of a channel's equal elements, with the channels first and, behind a convolution, last.
+TEST_F(LoweredPool, GivesTheGradientToTheFirstOfEqualElements) {
+  for (const auto& layers :
+       {std::vector{nn::max_pool2d(2)}, std::vector{nn::conv2d(2, 1), nn::max_pool2d(3)}}) {
+    const nn::Graph graph = of({2, 7, 6}, layers);
+    torch::manual_seed(7);
+    const auto module = nn::make_module(graph);
+    std::vector<at::Tensor> inputs{at::ones({3, 2, 7, 6}).requires_grad_()};
+    const Tensors got = by_program(graph, *module, inputs, {});
+    expect_close(got, by_module(graph, *module, inputs, {}), 1e-5);
+  }
 }
 
 using LoweredDropout = Evaluated;

@@ -8,21 +8,22 @@
 namespace tutti::nn::detail {
 
 template <class Pool>
-hlo::WindowOptions window_of(const Pool& op) {
+hlo::WindowOptions window_of(const Pool& op, hlo::ImageOrder order) {
   return {.kernel_height = op.kernel,
           .kernel_width = op.kernel,
           .stride_height = op.stride,
           .stride_width = op.stride,
           .pad_height = op.padding,
-          .pad_width = op.padding};
+          .pad_width = op.padding,
+          .order = order};
 }
 
-/// x [B, C, H, W]: the largest of each kernel x kernel tile; what is left over at the right and the
-/// bottom counts nowhere. The gradient goes to the first of several.
-hlo::Value max_of_tiles(hlo::Value x, int64_t kernel);
+/// Images: the largest of each kernel x kernel tile; what is left over at the right and the bottom
+/// counts nowhere. The gradient goes to the first of several.
+hlo::Value max_of_tiles(hlo::Value x, int64_t kernel, hlo::ImageOrder order);
 
-/// x [B, C, H, W]: means of a grid of cells, as op::AdaptiveAvgPool2d says.
-hlo::Value mean_of_cells(hlo::Value x, const Size2d& size);
+/// Images: means of a grid of cells, as op::AdaptiveAvgPool2d says.
+hlo::Value mean_of_cells(hlo::Value x, const Size2d& size, hlo::ImageOrder order);
 
 /// Over the last dimension; a row's largest value is taken off first.
 hlo::Value softmax(hlo::Value x);
