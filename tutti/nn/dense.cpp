@@ -205,6 +205,17 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 
 namespace detail {
 
+at::Tensor rows_of(const at::Tensor& x) {
+  return x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)}).contiguous();
+}
+
+at::Tensor shaped_as(const at::Tensor& x, const at::Tensor& rows) {
+  if (x.dim() == 2) return rows;
+  auto sizes = x.sizes().vec();
+  sizes.back() = rows.size(1);
+  return rows.view(sizes);
+}
+
 bool dense_takes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto plain = [](const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&

@@ -12,28 +12,12 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/detail/layers.h"
+#include "tutti/nn/detail/operators.h"
 #include "tutti/sync/detail/gradient_listener.h"
 
 namespace tutti::nn::detail {
 namespace {
-
-/// Layers whose gradients the plan computes.
-struct Known {
-  bool operator()(const op::Input&) const { return true; }
-  bool operator()(const op::Conv2d&) const { return true; }
-  bool operator()(const op::Linear&) const { return true; }
-  bool operator()(const op::MaxPool2d&) const { return true; }
-  bool operator()(const op::AvgPool2d&) const { return true; }
-  bool operator()(const op::Relu&) const { return true; }
-  bool operator()(const op::Gelu&) const { return true; }
-  bool operator()(const op::Tanh&) const { return true; }
-  bool operator()(const op::Flatten&) const { return true; }
-  bool operator()(const op::Add&) const { return true; }
-  template <class Other>
-  bool operator()(const Other&) const {
-    return false;
-  }
-};
 
 /// The parameters of a layer; undefined where it has none.
 struct Weights {
@@ -62,12 +46,6 @@ bool is_tiling(const op::MaxPool2d& pool) {
   return pool.kernel == pool.stride && pool.padding == 0 && pool.kernel <= kMostOfAByte;
 }
 
-/// Whether a layer's gradient is computed from its output.
-bool keeps_its_output(const Op& op, Activation activation) {
-  return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Tanh>(op) ||
-         std::holds_alternative<op::MaxPool2d>(op) || activation != Activation::none;
-}
-
 // Undefined where nothing has come yet.
 void add_to(at::Tensor& sum, const at::Tensor& gradient) {
   sum = sum.defined() ? sum + gradient : gradient;
@@ -80,6 +58,30 @@ struct Guarded {
 };
 
 }  // namespace
+
+at::Tensor keep_input(const PlannedLayer& layer, GraphStep::Values& values, KeptOfLayer& kept) {
+  kept.x = values[0];
+  return layer.step->run(values);
+}
+
+at::Tensor keep_output(const PlannedLayer& layer, GraphStep::Values& values, KeptOfLayer& kept) {
+  return kept.y = layer.step->run(values);
+}
+
+at::Tensor GraphPlan::forward(const Layer& layer, GraphStep::Values& values, Kept& kept) {
+  return layer.passes ? values[0] : operator_of(layer.op).plan.forward(layer, values, kept);
+}
+
+LayerGradients GraphPlan::backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient,
+                                   bool weights_first) {
+  if (layer.passes) return {.input = gradient};
+  return operator_of(layer.op).plan.backward(layer, kept, gradient, weights_first);
+}
+
+at::Tensor GraphPlan::input_gradient(const Kept& kept, const at::Tensor& gradient,
+                                     const at::Tensor& of_sum) {
+  return shaped_as(gradient, dense_input_gradient(of_sum, kept.weight));
+}
 
 GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
   const auto& nodes = graph.nodes();
@@ -97,7 +99,7 @@ GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
       layer.inputs.push_back(input.node);
       ++readers[static_cast<size_t>(input.node)];
     }
-    if (!std::visit(Known{}, layer.op)) refuse(i, "");
+    if (operator_of(layer.op).plan.backward == nullptr) refuse(i, "");
     for (size_t earlier = 0; earlier < i; ++earlier)
       if (steps[i].module != nullptr && steps[i].module == steps[earlier].module)
         refuse(i, ", which is applied twice");
@@ -123,7 +125,8 @@ GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
-    layer.keeps_output = keeps_its_output(layer.op, layer.activation);
+    layer.keeps_output =
+        operator_of(layer.op).plan.from_output || layer.activation != Activation::none;
     // What gives its input's memory gives what others may read of that.
     if (layer.passes || std::holds_alternative<op::Flatten>(layer.op)) {
       const auto input = static_cast<size_t>(layer.inputs[0]);

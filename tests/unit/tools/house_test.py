@@ -77,6 +77,21 @@ class HouseTest(unittest.TestCase):
                     text = (REPOSITORY / path).read_text(encoding="utf-8")
                     self.assertRegex(text, rf"(?i){word.replace('_', '[_-]')}", f"{name}: {path}")
 
+    def test_every_operator_has_a_row_of_its_page(self):
+        nn = REPOSITORY / "tutti/nn"
+        alternatives = (nn / "ops.h").read_text(encoding="utf-8").split("using Op =")[1].split(";")[0]
+        said = re.compile(r'struct OperatorOf<op::(\w+)> : ([^{]+?) \{\s+static constexpr std::string_view kind = "(\w+)"')
+        rows = {}
+        for path in (nn / "detail").glob("operators_*.h"):
+            family = path.stem.removeprefix("operators_")
+            for name, bases, kind in said.findall(path.read_text(encoding="utf-8")):
+                planned = "no" if "NotPlanned" in bases else "yes"
+                channels = "first" if "LibTorchsOrder" in bases else "both"
+                rows[name] = f"| `{kind}` | {family} | {planned} | {channels} |"
+        page = (REPOSITORY / "docs/design/graph.md").read_text(encoding="utf-8")
+        table = page.split("## Operators")[1].split("|---|---|---|---|\n")[1].split("\n\n")[0]
+        self.assertEqual(table.splitlines(), [rows[name] for name in re.findall(r"op::(\w+)", alternatives)])
+
     def test_every_module_has_a_line(self):
         said = re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE)
         self.assertEqual(sorted(said), sorted([*floors.PLACE, "extras"]))

@@ -18,6 +18,44 @@
 
 namespace tutti::nn::detail {
 
+/// A layer as it is planned.
+struct PlannedLayer {
+  const GraphStep* step;  ///< forward alone: the module may be gone before its backward pass
+  Op op;
+  Activation activation = Activation::none;
+  bool passes = false;
+  std::vector<int> inputs{};
+  bool keeps_output = false;  ///< its value is read again: by its own gradient, or a layer's
+};
+
+/// What a forward pass keeps of a layer for the backward pass.
+struct KeptOfLayer {
+  at::Tensor x, weight, bias;
+  at::Tensor y;       ///< where its gradient is computed from that
+  at::Tensor places;  ///< of a max-pool
+  bool needs_input = false, needs_weight = false, needs_bias = false;
+};
+
+struct LayerGradients {
+  at::Tensor input;  ///< of each input: none has several, and an addition gives all the same
+  at::Tensor weight, bias;
+  at::Tensor sum;  ///< of a dense layer whose input's gradient is still to be made: of its sum
+};
+
+/// How an operator is planned: forward, with what it keeps, and its gradients, by what autograd
+/// would call. Without functions: it is not.
+struct LayerPlan {
+  at::Tensor (*forward)(const PlannedLayer&, GraphStep::Values&, KeptOfLayer&) = nullptr;
+  /// `weights_first`: a dense layer leaves its input's gradient to GraphPlan::input_gradient(),
+  /// with the same bits.
+  LayerGradients (*backward)(const PlannedLayer&, const KeptOfLayer&, const at::Tensor& gradient,
+                             bool weights_first) = nullptr;
+  bool from_output = false;  ///< its gradient is computed from what it gave
+};
+/// Forward by the step; what is kept is its first input, or what it gives.
+at::Tensor keep_input(const PlannedLayer& layer, GraphStep::Values& values, KeptOfLayer& kept);
+at::Tensor keep_output(const PlannedLayer& layer, GraphStep::Values& values, KeptOfLayer& kept);
+
 class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
  public:
   /// `steps` must outlive run(), not the backward pass.
@@ -36,36 +74,12 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
  private:
   friend struct PlannedBackward;
 
-  /// What a forward pass keeps of a layer for the backward pass.
-  struct Kept {
-    at::Tensor x, weight, bias;
-    at::Tensor y;       ///< where its gradient is computed from that
-    at::Tensor places;  ///< of a max-pool
-    bool needs_input = false, needs_weight = false, needs_bias = false;
-  };
+  using Kept = KeptOfLayer;
+  using Layer = PlannedLayer;
 
-  struct Layer {
-    const GraphStep* step;  ///< forward alone: the module may be gone before its backward pass
-    Op op;
-    Activation activation = Activation::none;
-    bool passes = false;
-    std::vector<int> inputs{};
-    bool keeps_output = false;  ///< its value is read again: by its own gradient, or a layer's
-  };
-
-  struct Gradients {
-    at::Tensor input;  ///< of each input: none has several, and an addition gives all the same
-    at::Tensor weight, bias;
-    at::Tensor sum;  ///< of a dense layer whose input's gradient is still to be made: of its sum
-  };
-
-  struct Forward;
-  struct Backward;
   static at::Tensor forward(const Layer& layer, GraphStep::Values& values, Kept& kept);
-  /// `weights_first`: a dense layer leaves its input's gradient to input_gradient(), with the same
-  /// bits.
-  static Gradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient,
-                            bool weights_first);
+  static LayerGradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient,
+                                 bool weights_first);
   static at::Tensor input_gradient(const Kept& kept, const at::Tensor& gradient,
                                    const at::Tensor& of_sum);
 

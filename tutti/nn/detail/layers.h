@@ -32,6 +32,11 @@ struct DenseFacts {
 };
 DenseKernel fastest_kernel(const DenseFacts& facts);
 
+/// `x` with its last dimension as rows, contiguous, and rows of that many in the shape of `x`
+/// again.
+at::Tensor rows_of(const at::Tensor& x);
+at::Tensor shaped_as(const at::Tensor& x, const at::Tensor& rows);
+
 /// Whether dense_forward() takes them: else dense() is torch::linear.
 bool dense_takes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 

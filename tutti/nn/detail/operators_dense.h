@@ -1,0 +1,158 @@
+/// Operators over the last dimension that own a weight. Not for users: operators.h says how they
+/// are read.
+#pragma once
+
+#include <torch/nn/init.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/nn/dense.h"
+#include "tutti/nn/detail/layers.h"
+#include "tutti/nn/detail/operators.h"
+
+namespace tutti::nn::detail {
+
+template <>
+struct OperatorOf<op::Linear> : LibTorchsOrder {
+  static constexpr std::string_view kind = "linear";
+  static Resolved infer(op::Linear op, const Site& site) {
+    const Shape& in = site.only_input();
+    site.at_least("units", op.units, 1);
+    site.not_negative("initial_deviation", op.initial_deviation);
+    op.in_features = in.back();
+    Shape shape = in;
+    shape.back() = op.units;
+    Resolved out{op, shape, {{"weight", {op.units, op.in_features}}}};
+    if (op.bias) out.parameters.push_back({"bias", {op.units}});
+    return out;
+  }
+  static LayerState state(const op::Linear& op, int) {
+    auto linear = std::make_shared<LinearImpl>(
+        torch::nn::LinearOptions(op.in_features, op.units).bias(op.bias));
+    if (op.initial_deviation > 0) {
+      torch::nn::init::normal_(linear->weight, 0, op.initial_deviation);
+      if (op.bias) torch::nn::init::zeros_(linear->bias);
+    }
+    return {.module = std::move(linear)};
+  }
+  static at::Tensor run(const op::Linear&, const Running& in) {
+    const auto& layer = *static_cast<LinearImpl*>(in.step.module);
+    return dense(in.x(), layer.weight, layer.bias, in.step.activation);
+  }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& linear = *static_cast<LinearImpl*>(layer.step->module);
+    kept.x = rows_of(values[0]);
+    const at::Tensor y = dense_forward(kept.x, linear.weight, linear.bias, layer.activation);
+    if (layer.activation != Activation::none) kept.y = y;
+    return shaped_as(values[0], y);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool weights_first) {
+    const bool input_later = weights_first && kept.needs_input && kept.needs_weight;
+    auto of =
+        dense_backward(rows_of(gradient), kept.x, kept.weight, kept.y, layer.activation,
+                       {kept.needs_input && !input_later, kept.needs_weight, kept.needs_bias});
+    if (of.x.defined()) of.x = shaped_as(gradient, of.x);
+    return {std::move(of.x), std::move(of.weight), std::move(of.bias),
+            input_later ? std::move(of.sum) : at::Tensor()};
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
+  static hlo::Value lower(const op::Linear& op, const NodeLowering& to) {
+    return to.dense(to.x(), to.state("weight"),
+                    op.bias ? std::optional(to.state("bias")) : std::nullopt);
+  }
+};
+
+/// Of an Embedding or a TiedLinear, as the first that is applied makes it for both.
+template <class O>
+LayerState embedding_state(const O& op) {
+  return {.module = std::make_shared<torch::nn::EmbeddingImpl>(
+              torch::nn::EmbeddingOptions(op.vocabulary, op.features)
+                  ._weight(torch::randn({op.vocabulary, op.features}) * op.initial_deviation))};
+}
+
+template <>
+struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
+  static constexpr std::string_view kind = "embedding";
+  static Resolved infer(const op::Embedding& op, const Site& site) {
+    const Shape& in = site.only_input();
+    if (in.size() != 1)
+      site.fail(fmt::format("got an input of shape {}, expected [length]", to_string(in)));
+    site.at_least("vocabulary", op.vocabulary, 1);
+    site.at_least("features", op.features, 1);
+    site.not_negative("initial_deviation", op.initial_deviation);
+    return {op, {in[0], op.features}, {{"weight", {op.vocabulary, op.features}}}};
+  }
+  static LayerState state(const op::Embedding& op, int) { return embedding_state(op); }
+  static at::Tensor run(const op::Embedding& op, const Running& in) {
+    try {
+      return in.by<torch::nn::EmbeddingImpl>();
+    } catch (const c10::Error&) {  // which names no token
+      if (in.x().is_cpu() && at::isIntegralType(in.x().scalar_type(), false))
+        require_tokens(fmt::format("embedding of {} tokens", op.vocabulary), in.x(), op.vocabulary);
+      throw;
+    }
+  }
+  static hlo::Value lower(const op::Embedding&, const NodeLowering& to) {
+    return hlo::take_rows(to.state("weight"), to.x());
+  }
+};
+
+template <>
+struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
+  static constexpr std::string_view kind = "tied_linear";
+  static Resolved infer(const op::TiedLinear& op, const Site& site) {
+    Shape shape = site.only_input();
+    if (shape.back() != op.features)
+      site.fail(fmt::format("got an input of shape {}, expected the {} features of the embedding",
+                            to_string(shape), op.features));
+    shape.back() = op.vocabulary;
+    return {op, shape, {{"weight", {op.vocabulary, op.features}}}};
+  }
+  static LayerState state(const op::TiedLinear& op, int) { return embedding_state(op); }
+  static at::Tensor run(const op::TiedLinear&, const Running& in) {
+    return dense(in.x(), static_cast<torch::nn::EmbeddingImpl*>(in.step.module)->weight);
+  }
+  static hlo::Value lower(const op::TiedLinear&, const NodeLowering& to) {
+    return to.dense(to.x(), to.state("weight"));
+  }
+};
+
+template <>
+struct OperatorOf<op::LayerNorm> : NotPlanned, LibTorchsOrder {
+  static constexpr std::string_view kind = "layer_norm";
+  static Resolved infer(op::LayerNorm op, const Site& site) {
+    const Shape& in = site.only_input();
+    if (!(op.epsilon > 0)) site.fail(fmt::format("epsilon is {}, must be above 0", op.epsilon));
+    op.features = in.back();
+    return {op, in, {{"weight", {op.features}}, {"bias", {op.features}}}};
+  }
+  static LayerState state(const op::LayerNorm& op, int) {
+    return {.module = std::make_shared<torch::nn::LayerNormImpl>(
+                torch::nn::LayerNormOptions({op.features}).eps(op.epsilon))};
+  }
+  static at::Tensor run(const op::LayerNorm&, const Running& in) {
+    return in.by<torch::nn::LayerNormImpl>();
+  }
+  static hlo::Value lower(const op::LayerNorm& op, const NodeLowering& to) {
+    const hlo::Value x = to.x();
+    const auto last = std::ssize(x.shape()) - 1;
+    const auto features = double(op.features);
+    std::vector<int64_t> others(static_cast<size_t>(last));
+    std::iota(others.begin(), others.end(), 0);
+    const auto back = [&](hlo::Value rows) { return hlo::broadcast(rows, x.shape(), others); };
+    const hlo::Value apart = x - back(hlo::reduce_sum(x, {last}) / features);
+    const hlo::Value variance = hlo::reduce_sum(apart * apart, {last}) / features;
+    return apart * back(hlo::rsqrt(variance + op.epsilon)) * to.along(to.state("weight"), last) +
+           to.along(to.state("bias"), last);
+  }
+};
+
+}  // namespace tutti::nn::detail

@@ -1,0 +1,103 @@
+/// Operators that work element by element. Not for users: operators.h says how they are read.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+
+#include "tutti/nn/detail/lowering.h"
+#include "tutti/nn/detail/operators.h"
+#include "tutti/nn/dropout.h"
+
+namespace tutti::nn::detail {
+
+template <>
+struct OperatorOf<op::Relu> : SameShape, Stateless, BothOrders {
+  static constexpr std::string_view kind = "relu";
+  static at::Tensor run(const op::Relu&, const Running& in) {
+    if (!in.step.in_place) return at::relu(in.x());
+    at::Tensor over = in.x();
+    return at::relu_(over);
+  }
+  static constexpr LayerPlan plan{
+      .forward = keep_output,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.input = at::threshold_backward(gradient, kept.y, 0)};
+          },
+      .from_output = true};
+  static hlo::Value lower(const op::Relu&, const NodeLowering& to) {
+    return hlo::maximum(to.x(), 0);
+  }
+};
+
+template <>
+struct OperatorOf<op::Gelu> : SameShape, Stateless, BothOrders {
+  static constexpr std::string_view kind = "gelu";
+  static const char* formula(const op::Gelu& op) { return op.by_tanh ? "tanh" : "none"; }
+  static at::Tensor run(const op::Gelu& op, const Running& in) {
+    return at::gelu(in.x(), formula(op));
+  }
+  static constexpr LayerPlan plan{
+      .forward = keep_input,
+      .backward = [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) {
+        const auto& op = std::get<op::Gelu>(layer.op);
+        return LayerGradients{.input = at::gelu_backward(gradient, kept.x, formula(op))};
+      }};
+  static hlo::Value lower(const op::Gelu& op, const NodeLowering& to) {
+    return gelu(to.x(), op.by_tanh);
+  }
+};
+
+template <>
+struct OperatorOf<op::Tanh> : SameShape, Stateless, BothOrders {
+  static constexpr std::string_view kind = "tanh";
+  static at::Tensor run(const op::Tanh&, const Running& in) { return at::tanh(in.x()); }
+  static constexpr LayerPlan plan{
+      .forward = keep_output,
+      .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) { return LayerGradients{.input = at::tanh_backward(gradient, kept.y)}; },
+      .from_output = true};
+  static hlo::Value lower(const op::Tanh&, const NodeLowering& to) { return hlo::tanh(to.x()); }
+};
+
+template <>
+struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "dropout";
+  static Resolved infer(const op::Dropout& op, const Site& site) {
+    if (!(op.probability >= 0 && op.probability < 1))
+      site.fail(fmt::format("probability is {}, must be from 0 to below 1", op.probability));
+    return {op, site.only_input(), {}};
+  }
+  static LayerState state(const op::Dropout& op, int place) {
+    return {.module = std::make_shared<DropoutImpl>(DropoutOptions{op.probability, place})};
+  }
+  static at::Tensor run(const op::Dropout&, const Running& in) { return in.by<DropoutImpl>(); }
+  static hlo::Value lower(const op::Dropout& op, const NodeLowering& to) {
+    if (!to.from.training || op.probability == 0) return to.x();
+    return to.x() * drawn_mask(to, op.probability);
+  }
+};
+
+template <>
+struct OperatorOf<op::Add> : Stateless, BothOrders {
+  static constexpr std::string_view kind = "add";
+  static Resolved infer(const op::Add& op, const Site& site) {
+    if (site.inputs.size() != 2)
+      site.fail(fmt::format("got {} inputs, expected two", site.inputs.size()));
+    if (site.inputs[0] != site.inputs[1])
+      site.fail(fmt::format("got shapes {} and {}, expected equal ones", to_string(site.inputs[0]),
+                            to_string(site.inputs[1])));
+    return {op, site.inputs[0], {}};
+  }
+  static at::Tensor run(const op::Add&, const Running& in) { return in.x() + in.all[1]; }
+  static constexpr LayerPlan plan{
+      .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
+                    KeptOfLayer&) { return layer.step->run(values); },
+      .backward = [](const PlannedLayer&, const KeptOfLayer&, const at::Tensor& gradient,
+                     bool) { return LayerGradients{.input = gradient}; }};
+  static hlo::Value lower(const op::Add&, const NodeLowering& to) { return to.x() + to.all[1]; }
+};
+
+}  // namespace tutti::nn::detail

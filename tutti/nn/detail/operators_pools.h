@@ -1,0 +1,149 @@
+/// Pools of images. Not for users: operators.h says how they are read.
+#pragma once
+
+#include <torch/types.h>
+
+#include <tuple>
+#include <utility>
+
+#include "tutti/nn/detail/layers.h"
+#include "tutti/nn/detail/lowering.h"
+#include "tutti/nn/detail/operators.h"
+
+namespace tutti::nn::detail {
+
+/// Of a max-pool or an average pool.
+struct WindowPool : Stateless, BothOrders {
+  template <class Pool>
+  static Resolved infer(const Pool& op, const Site& site) {
+    const Shape& in = site.image();
+    if (2 * op.padding > op.kernel)
+      site.fail(fmt::format("padding is {}, must be at most half the kernel of {}", op.padding,
+                            op.kernel));
+    return {op,
+            {in[0], site.windows(in[1], op.kernel, op.stride, op.padding),
+             site.windows(in[2], op.kernel, op.stride, op.padding)},
+            {}};
+  }
+};
+
+template <>
+struct OperatorOf<op::MaxPool2d> : WindowPool {
+  static constexpr std::string_view kind = "max_pool2d";
+  static at::Tensor run(const op::MaxPool2d& op, const Running& in) {
+    return torch::max_pool2d(in.x(), op.kernel, op.stride, op.padding);
+  }
+  /// Beside a ReLU that was taken along (GraphPlan), by a kernel of ours.
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept);
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool weights_first);
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward, .from_output = true};
+  static hlo::Value lower(const op::MaxPool2d& op, const NodeLowering& to) {
+    constexpr int64_t kLargestTile = 3;
+    const bool tiles = op.stride == op.kernel && op.padding == 0 && op.kernel <= kLargestTile;
+    return tiles ? max_of_tiles(to.x(), op.kernel, to.order)
+                 : hlo::window_max(to.x(), window_of(op, to.order));
+  }
+};
+
+inline PoolShape pool_shape(const at::Tensor& x, int64_t kernel) {
+  return {.images = x.size(0),
+          .height = x.size(2),
+          .width = x.size(3),
+          .channels = x.size(1),
+          .kernel = kernel};
+}
+
+inline at::Tensor OperatorOf<op::MaxPool2d>::forward(const PlannedLayer& layer,
+                                                     GraphStep::Values& values, KeptOfLayer& kept) {
+  const auto& pool = std::get<op::MaxPool2d>(layer.op);
+  const at::Tensor& x = kept.x = values[0];
+  const bool innermost = x.size(1) > 1 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  if (layer.activation == Activation::none || !innermost) {
+    std::tie(kept.y, kept.places) =
+        at::max_pool2d_with_indices(x, pool.kernel, pool.stride, pool.padding);
+    if (layer.activation == Activation::relu) at::relu_(kept.y);
+    return kept.y;
+  }
+  kept.y = at::empty({x.size(0), x.size(1), x.size(2) / pool.kernel, x.size(3) / pool.kernel},
+                     x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  kept.places = at::empty({kept.y.numel()}, at::kByte);
+  layer_kernels().pool_relu(pool_shape(x, pool.kernel), x.const_data_ptr<float>(),
+                            kept.y.mutable_data_ptr<float>(),
+                            kept.places.mutable_data_ptr<uint8_t>());
+  return kept.y;
+}
+
+inline LayerGradients OperatorOf<op::MaxPool2d>::backward(const PlannedLayer& layer,
+                                                          const KeptOfLayer& kept,
+                                                          const at::Tensor& gradient, bool) {
+  const auto& pool = std::get<op::MaxPool2d>(layer.op);
+  if (kept.places.scalar_type() != at::kByte) {
+    const bool relu = layer.activation == Activation::relu;
+    const at::Tensor dy = relu ? at::threshold_backward(gradient, kept.y, 0) : gradient;
+    return {.input = at::max_pool2d_with_indices_backward(dy, kept.x, pool.kernel, pool.stride,
+                                                          pool.padding, 1, false, kept.places)};
+  }
+  const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor dx =
+      at::empty(kept.x.sizes(), kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
+  layer_kernels().pool_relu_gradient(
+      pool_shape(kept.x, pool.kernel), dy.const_data_ptr<float>(), kept.y.const_data_ptr<float>(),
+      kept.places.const_data_ptr<uint8_t>(), dx.mutable_data_ptr<float>());
+  return {.input = std::move(dx)};
+}
+
+template <>
+struct OperatorOf<op::AvgPool2d> : WindowPool {
+  static constexpr std::string_view kind = "avg_pool2d";
+  static at::Tensor run(const op::AvgPool2d& op, const Running& in) {
+    return torch::avg_pool2d(in.x(), op.kernel, op.stride, op.padding);
+  }
+  static constexpr LayerPlan plan{
+      .forward = keep_input,
+      .backward = [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) {
+        const auto& op = std::get<op::AvgPool2d>(layer.op);
+        return LayerGradients{.input = at::avg_pool2d_backward(
+                                  gradient, kept.x, op.kernel, op.stride, op.padding,
+                                  /*ceil_mode=*/false, /*count_include_pad=*/true, std::nullopt)};
+      }};
+  static hlo::Value lower(const op::AvgPool2d& op, const NodeLowering& to) {
+    return hlo::window_sum(to.x(), window_of(op, to.order)) / double(op.kernel * op.kernel);
+  }
+};
+
+template <>
+struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "adaptive_avg_pool2d";
+  static Resolved infer(const op::AdaptiveAvgPool2d& op, const Site& site) {
+    site.at_least("height", op.size.height, 1);
+    site.at_least("width", op.size.width, 1);
+    return {op, {site.image()[0], op.size.height, op.size.width}, {}};
+  }
+  static at::Tensor run(const op::AdaptiveAvgPool2d& op, const Running& in) {
+    return torch::adaptive_avg_pool2d(in.x(), {op.size.height, op.size.width});
+  }
+  static hlo::Value lower(const op::AdaptiveAvgPool2d& op, const NodeLowering& to) {
+    return mean_of_cells(to.x(), op.size, to.order);
+  }
+};
+
+template <>
+struct OperatorOf<op::GlobalAvgPool2d> : Stateless, NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "global_avg_pool2d";
+  static Resolved infer(const op::GlobalAvgPool2d& op, const Site& site) {
+    return {op, {site.image()[0]}, {}};
+  }
+  static at::Tensor run(const op::GlobalAvgPool2d&, const Running& in) {
+    return torch::adaptive_avg_pool2d(in.x(), {1, 1}).flatten(1);
+  }
+  static hlo::Value lower(const op::GlobalAvgPool2d&, const NodeLowering& to) {
+    const hlo::ImageAxes axes = to.axes();
+    return hlo::reduce_sum(to.x(), {axes.height, axes.width}) /
+           double(to.size(axes.height) * to.size(axes.width));
+  }
+};
+
+}  // namespace tutti::nn::detail

@@ -1,0 +1,161 @@
+/// Operators that move elements, and inputs. Not for users: operators.h says how they are read.
+#pragma once
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "tutti/nn/detail/operators.h"
+
+namespace tutti::nn::detail {
+
+template <>
+struct OperatorOf<op::Input> : Stateless, BothOrders {
+  static constexpr std::string_view kind = "input";
+  static Resolved infer(const op::Input& op, const Site& site) {
+    if (op.shape.empty()) site.fail("got an empty shape, expected that of one sample: {1, 28, 28}");
+    int64_t total = 1;
+    for (int64_t side : op.shape) {
+      site.at_least("each dimension", side, 1);
+      if (side > std::numeric_limits<int64_t>::max() / total)
+        site.fail(fmt::format("shape {} has too many elements", to_string(op.shape)));
+      total *= side;
+    }
+    return {op, op.shape, {}};
+  }
+  static at::Tensor run(const op::Input&, const Running& in) { return in.x(); }
+  static constexpr LayerPlan plan{
+      .forward = keep_input,
+      .backward = [](const PlannedLayer&, const KeptOfLayer&, const at::Tensor&, bool) {
+        return LayerGradients{};
+      }};
+  static hlo::Value lower(const op::Input&, const NodeLowering& to) { return to.x(); }
+};
+
+template <>
+struct OperatorOf<op::Flatten> : Stateless, LibTorchsOrder {
+  static constexpr std::string_view kind = "flatten";
+  static Resolved infer(const op::Flatten& op, const Site& site) {
+    int64_t total = 1;
+    for (const int64_t side : site.only_input()) total *= side;
+    return {op, {total}, {}};
+  }
+  static at::Tensor run(const op::Flatten&, const Running& in) { return in.x().flatten(1); }
+  static constexpr LayerPlan plan{
+      .forward = keep_input,
+      .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) { return LayerGradients{.input = gradient.reshape(kept.x.sizes())}; }};
+  static hlo::Value lower(const op::Flatten&, const NodeLowering& to) {
+    return hlo::reshape(to.x(), {to.size(0), to.node.shape[0]});
+  }
+};
+
+template <>
+struct OperatorOf<op::Concat> : Stateless, NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "concat";
+  static Resolved infer(const op::Concat& op, const Site& site) {
+    if (site.inputs.empty()) site.fail("got no inputs, expected one or more");
+    Shape shape = site.inputs[0];
+    for (size_t i = 1; i < site.inputs.size(); ++i) {
+      const Shape& next = site.inputs[i];
+      const bool fits = next.size() == shape.size() &&
+                        std::equal(next.begin() + 1, next.end(), shape.begin() + 1);
+      if (!fits)
+        site.fail(
+            fmt::format("got shapes {} and {}, expected equal ones but for the first dimension",
+                        to_string(site.inputs[0]), to_string(next)));
+      shape[0] += next[0];
+    }
+    return {op, shape, {}};
+  }
+  static at::Tensor run(const op::Concat&, const Running& in) {
+    return at::cat(at::TensorList(in.all.data(), in.all.size()), 1);
+  }
+  static hlo::Value lower(const op::Concat&, const NodeLowering& to) {
+    return hlo::concatenate(to.all, to.axes().channels);
+  }
+};
+
+template <>
+struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "upsample2d";
+  static Resolved infer(const op::Upsample2d& op, const Site& site) {
+    const Shape& in = site.image();
+    site.at_least("times", op.times, 1);
+    return {op, {in[0], in[1] * op.times, in[2] * op.times}, {}};
+  }
+  static at::Tensor run(const op::Upsample2d& op, const Running& in) {
+    const at::Tensor& x = in.x();
+    return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
+  }
+  static hlo::Value lower(const op::Upsample2d& op, const NodeLowering& to) {
+    const hlo::ImageAxes axes = to.axes();
+    hlo::Shape apart, together = to.x().shape();
+    std::vector<int64_t> dimensions;
+    for (int64_t d = 0; d < std::ssize(together); ++d) {
+      int64_t& side = together[static_cast<size_t>(d)];
+      dimensions.push_back(std::ssize(apart));
+      apart.push_back(side);
+      if (d != axes.height && d != axes.width) continue;
+      apart.push_back(op.times);
+      side *= op.times;
+    }
+    return hlo::reshape(hlo::broadcast(to.x(), apart, dimensions), together);
+  }
+};
+
+template <>
+struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
+  static constexpr std::string_view kind = "repeat_channels";
+  static Resolved infer(const op::RepeatChannels& op, const Site& site) {
+    const Shape& in = site.image();
+    site.at_least("times", op.times, 1);
+    if (in[0] != 1 && in[0] != op.times)
+      site.fail(fmt::format("got an input of shape {}, expected 1 or {} channels", to_string(in),
+                            op.times));
+    return {op, {op.times, in[1], in[2]}, {}};
+  }
+  static at::Tensor run(const op::RepeatChannels& op, const Running& in) {
+    const at::Tensor& x = in.x();
+    return x.expand({x.size(0), op.times, x.size(2), x.size(3)});
+  }
+  static hlo::Value lower(const op::RepeatChannels& op, const NodeLowering& to) {
+    return hlo::broadcast(to.x(), to.shape_with(to.axes().channels, op.times), {0, 1, 2, 3});
+  }
+};
+
+template <>
+struct OperatorOf<op::ToSequence> : Stateless, NotPlanned, LibTorchsOrder {
+  static constexpr std::string_view kind = "to_sequence";
+  static Resolved infer(const op::ToSequence& op, const Site& site) {
+    const Shape& in = site.image();
+    return {op, {in[1] * in[2], in[0]}, {}};
+  }
+  static at::Tensor run(const op::ToSequence&, const Running& in) {
+    return in.x().flatten(2).transpose(1, 2);
+  }
+  static hlo::Value lower(const op::ToSequence&, const NodeLowering& to) {
+    const hlo::Shape pixels{to.size(0), to.size(1), to.size(2) * to.size(3)};
+    return hlo::transpose(hlo::reshape(to.x(), pixels), {0, 2, 1});
+  }
+};
+
+template <>
+struct OperatorOf<op::FirstOfSequence> : Stateless, NotPlanned, LibTorchsOrder {
+  static constexpr std::string_view kind = "first_of_sequence";
+  static Resolved infer(const op::FirstOfSequence& op, const Site& site) {
+    return {op, {site.sequence()[1]}, {}};
+  }
+  static at::Tensor run(const op::FirstOfSequence&, const Running& in) {
+    return in.x().select(1, 0);
+  }
+  static hlo::Value lower(const op::FirstOfSequence&, const NodeLowering& to) {
+    const hlo::Value first =
+        hlo::slice(to.x(), {0, 0, 0}, to.shape_with(/*dimension=*/1, /*size=*/1));
+    return hlo::reshape(first, {to.size(0), to.size(2)});
+  }
+};
+
+}  // namespace tutti::nn::detail
