@@ -14,6 +14,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,14 @@ struct EventState;
 }  // namespace detail
 
 /// An array in a device's memory, or on its way there. Never written to: programs make new ones.
+/// What main() of a program takes or gives.
+struct ArrayType {
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape;  ///< empty: a scalar
+  bool operator==(const ArrayType&) const = default;
+};
+std::string words_of(const ArrayType& type);  ///< "float32 [2, 3]"
+
 class Buffer {
  public:
   DType dtype() const;
@@ -66,6 +75,12 @@ class Program {
   int num_outputs() const;  ///< of each device
 
   /// Starts it on all of its devices and returns; arguments[replica] are what main() takes there,
+  /// Of each output, in order. Error for types that tutti has not.
+  std::vector<ArrayType> output_types() const;
+  /// Of each argument, in order, from the program that the plugin made: it asks for a copy of that,
+  /// constants and all. None where the plugin does not give it away.
+  std::optional<std::vector<ArrayType>> argument_types() const;
+
   /// and may go once it has returned: the plugin keeps what it still reads. One that is given away
   /// (hlo::Program::give_away) can be used no more. UsageError for other counts of lists.
   Results run(const std::vector<std::vector<const Buffer*>>& arguments) const;

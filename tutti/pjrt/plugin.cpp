@@ -1,6 +1,7 @@
 #include "tutti/pjrt/plugin.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,7 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
+#include "tutti/pjrt/client.h"
 
 namespace tutti::pjrt {
 namespace {
@@ -85,6 +87,10 @@ std::string find_plugin(std::string_view name) { return find_plugin(name, usual_
 Options options_for(std::string_view name, int devices) {
   const bool cpu = name == "cpu" || name.find("xla_cpu_pjrt") != std::string_view::npos;
   return cpu ? Options{{"cpu_device_count", int64_t{devices}}} : Options{};
+}
+
+std::string words_of(const ArrayType& type) {
+  return fmt::format("{} [{}]", name_of(type.dtype), fmt::join(type.shape, ", "));
 }
 
 std::string words_of(const PluginFacts& facts) {

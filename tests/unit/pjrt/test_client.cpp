@@ -61,6 +61,38 @@ TEST_F(CpuPlugin, RunsAProgramOnBoth) {
         << "rows first, whatever order the device keeps";
 }
 
+TEST_F(CpuPlugin, SaysWhatAProgramTakesAndGives) {
+  constexpr const char* kMixed = R"(module {
+  func.func public @main(%a: tensor<2x3xbf16>, %unused: tensor<i64>, %p: tensor<0x4xi1>,
+                         %h: tensor<5xf16>) -> (tensor<0x4xi1>, tensor<2x3xf32>, tensor<ui8>) {
+    %f = stablehlo.convert %a : (tensor<2x3xbf16>) -> tensor<2x3xf32>
+    %c = stablehlo.constant dense<3> : tensor<ui8>
+    return %p, %f, %c : tensor<0x4xi1>, tensor<2x3xf32>, tensor<ui8>
+  }
+})";
+  const auto program = cpu_client().compile(kMixed);
+  const std::vector<pjrt::ArrayType> takes{{DType::bfloat16, {2, 3}},
+                                           {DType::int64, {}},
+                                           {DType::boolean, {0, 4}},
+                                           {DType::float16, {5}}};
+  EXPECT_EQ(program.argument_types(), takes);
+  const std::vector<pjrt::ArrayType> gives{
+      {DType::boolean, {0, 4}}, {DType::float32, {2, 3}}, {DType::uint8, {}}};
+  EXPECT_EQ(program.output_types(), gives);
+  EXPECT_EQ(words_of(takes[0]), "bfloat16 [2, 3]");
+  EXPECT_EQ(words_of(takes[1]), "int64 []");
+}
+
+TEST_F(CpuPlugin, TypesThatWeHaveNotAreNamed) {
+  const auto program = cpu_client().compile(
+      "module { func.func public @main(%x: tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>> "
+      "{ return %x : tensor<2xcomplex<f32>> } }");
+  EXPECT_THAT(message_of<Error>([&] { program.argument_types(); }),
+              HasSubstr("argument 0 has elements of type 15, which tutti has not"));
+  EXPECT_THAT(message_of<Error>([&] { program.output_types(); }),
+              AllOf(HasSubstr("PJRT_Executable_OutputElementTypes"), HasSubstr("tutti has not")));
+}
+
 TEST_F(CpuPlugin, ErrorsNamePluginVersionAndFunction) {
   EXPECT_THAT(
       message_of<Error>([] { cpu_client().compile("module {", {}); }),

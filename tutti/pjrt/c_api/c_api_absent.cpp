@@ -31,6 +31,8 @@ std::vector<int64_t> Buffer::shape() const { absent(); }
 Array Buffer::to_host(const Deadline&) const { absent(); }
 int Program::replicas() const { absent(); }
 int Program::num_outputs() const { absent(); }
+std::vector<ArrayType> Program::output_types() const { absent(); }
+std::optional<std::vector<ArrayType>> Program::argument_types() const { absent(); }
 Results Program::run(const std::vector<std::vector<const Buffer*>>&) const { absent(); }
 void Results::wait(const Deadline&) const { absent(); }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <future>
 #include <map>
@@ -21,27 +20,6 @@ namespace tutti::pjrt {
 namespace {
 
 using detail::arguments;
-
-// clang-format off
-constexpr std::array<std::pair<DType, PJRT_Buffer_Type>, 13> kTypes{{
-    {DType::boolean, PJRT_Buffer_Type_PRED}, {DType::uint8, PJRT_Buffer_Type_U8},
-    {DType::int8, PJRT_Buffer_Type_S8}, {DType::uint16, PJRT_Buffer_Type_U16},
-    {DType::int16, PJRT_Buffer_Type_S16}, {DType::uint32, PJRT_Buffer_Type_U32},
-    {DType::int32, PJRT_Buffer_Type_S32}, {DType::uint64, PJRT_Buffer_Type_U64},
-    {DType::int64, PJRT_Buffer_Type_S64}, {DType::float16, PJRT_Buffer_Type_F16},
-    {DType::bfloat16, PJRT_Buffer_Type_BF16}, {DType::float32, PJRT_Buffer_Type_F32},
-    {DType::float64, PJRT_Buffer_Type_F64},
-}};
-// clang-format on
-
-PJRT_Buffer_Type type_of(DType dtype) { return kTypes[static_cast<size_t>(dtype)].second; }
-
-DType dtype_of(const detail::Api& api, PJRT_Buffer_Type type) {
-  for (const auto& [dtype, known] : kTypes)
-    if (known == type) return dtype;
-  api.fail("PJRT_Buffer_ElementType",
-           fmt::format("elements of type {}, which tutti has not", static_cast<int>(type)));
-}
 
 /// What `function` gives within the limit, in a thread of its own, which is left alone where it
 /// does not come back: so it owns what it uses. Timeout with `late`.
@@ -142,20 +120,6 @@ std::vector<size_t> devices_of(const detail::ClientState& client, PJRT_LoadedExe
   return order;
 }
 
-int outputs_of(const detail::Api& api, PJRT_LoadedExecutable* loaded) {
-  auto executable = arguments<PJRT_LoadedExecutable_GetExecutable_Args>();
-  executable.loaded_executable = loaded;
-  api.call(&PJRT_Api::PJRT_LoadedExecutable_GetExecutable, "PJRT_LoadedExecutable_GetExecutable",
-           executable);
-  auto outputs = arguments<PJRT_Executable_NumOutputs_Args>();
-  outputs.executable = executable.executable;
-  api.call(&PJRT_Api::PJRT_Executable_NumOutputs, "PJRT_Executable_NumOutputs", outputs);
-  auto destroy = arguments<PJRT_Executable_Destroy_Args>();
-  destroy.executable = executable.executable;
-  api.call(&PJRT_Api::PJRT_Executable_Destroy, "PJRT_Executable_Destroy", destroy);
-  return static_cast<int>(outputs.num_outputs);
-}
-
 std::shared_ptr<detail::ProgramState> compiled(const std::shared_ptr<detail::ClientState>& client,
                                                std::string code, int replicas) {
   constexpr std::string_view kFormat = "mlir";
@@ -176,7 +140,7 @@ std::shared_ptr<detail::ProgramState> compiled(const std::shared_ptr<detail::Cli
   state->client = client;
   state->executable = args.executable;
   state->replicas = replicas;
-  state->num_outputs = outputs_of(client->api, args.executable);
+  state->num_outputs = detail::outputs_of(*state);
   state->devices = devices_of(*client, args.executable);
   for (const size_t device : state->devices)
     if (state->devices.size() != static_cast<size_t>(replicas) || device >= state->devices.size())
@@ -231,7 +195,7 @@ Buffer Client::to_device(const Array& array, int device) const {
   auto args = arguments<PJRT_Client_BufferFromHostBuffer_Args>();
   args.client = state_->client;
   args.data = array.data();
-  args.type = type_of(array.dtype());
+  args.type = detail::type_of(array.dtype());
   args.dims = array.shape().data();
   args.num_dims = array.shape().size();
   args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
@@ -261,7 +225,7 @@ DType Buffer::dtype() const {
   args.buffer = state_->buffer;
   const detail::Api& api = state_->client->api;
   api.call(&PJRT_Api::PJRT_Buffer_ElementType, "PJRT_Buffer_ElementType", args);
-  return dtype_of(api, args.type);
+  return detail::dtype_of(api, "PJRT_Buffer_ElementType", args.type);
 }
 
 std::vector<int64_t> Buffer::shape() const {

@@ -72,3 +72,9 @@ struct ProgramState {
 };
 
 }  // namespace tutti::pjrt::detail
+PJRT_Buffer_Type type_of(DType dtype);
+/// Error that names the function which gave a type that tutti has not.
+DType dtype_of(const Api& api, std::string_view function, PJRT_Buffer_Type type);
+
+int outputs_of(const ProgramState& program);
+
