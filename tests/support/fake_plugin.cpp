@@ -1,6 +1,7 @@
 // A PJRT plugin of two devices that fails as FAKE_PLUGIN says: "hang" and "crash" when its client
 // is made, "exit" in its initialization, "refuse" to make a client, "old", "other" and "short" in
 // its table, "stuck" where device 1 never ends a program. Its programs give back their arguments.
+// Told node_id of num_nodes it puts a value, and gets those of all others within kv_timeout_ms.
 #include <pjrt_c_api.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,6 +36,7 @@ struct PJRT_Device {
 struct PJRT_Client {
   PJRT_Device devices[2] = {{{0}}, {{1}}};
   PJRT_Device* addresses[2] = {&devices[0], &devices[1]};
+  std::string version = "v \"1\"";  // with what the others have put
 };
 struct PJRT_Executable {
   size_t outputs = 1;
@@ -64,14 +67,95 @@ PJRT_Error* initialize(PJRT_Plugin_Initialize_Args*) {
   return nullptr;
 }
 
+int64_t number_in(const PJRT_Client_Create_Args& args, std::string_view name, int64_t otherwise) {
+  for (size_t i = 0; i < args.num_options; ++i)
+    if (std::string_view(args.create_options[i].name, args.create_options[i].name_size) == name)
+      return args.create_options[i].int64_value;
+  return otherwise;
+}
+
+PJRT_Error* made_by_callback(PJRT_Error_Code code, const char* words, size_t size) {
+  return give(PJRT_Error{"code " + std::to_string(code) + ": " + std::string(words, size)});
+}
+PJRT_CallbackError make_error = made_by_callback;
+
+std::string key_of(int64_t node) { return "node " + std::to_string(node); }
+
+// With a zero, bytes that are no UTF-8, and two megabytes more.
+std::string value_of(int64_t node) {
+  return std::to_string(node) + std::string("\0\xff\xfe", 3) + std::string(2 << 20, 'x');
+}
+
+PJRT_Error* put(const PJRT_Client_Create_Args& create, const std::string& key,
+                const std::string& value) {
+  PJRT_KeyValuePutCallback_Args args{};
+  args.struct_size = sizeof args;
+  args.key = key.data();
+  args.key_size = key.size();
+  args.value = value.data();
+  args.value_size = value.size();
+  args.callback_error = &make_error;
+  args.user_arg = create.kv_put_user_arg;
+  return create.kv_put_callback(&args);
+}
+
+template <class Args>
+PJRT_Error* got(PJRT_Error* (*callback)(Args*), void* user, const std::string& key,
+                int64_t timeout_ms, std::string& value) {
+  Args args{};
+  args.struct_size = sizeof args;
+  args.key = key.data();
+  args.key_size = key.size();
+  args.callback_error = &make_error;
+  args.user_arg = user;
+  if constexpr (requires { args.timeout_in_ms; }) args.timeout_in_ms = static_cast<int>(timeout_ms);
+  if (PJRT_Error* const error = callback(&args)) return error;
+  value.assign(args.value, args.value_size);
+  args.value_deleter_callback(args.value);
+  return nullptr;
+}
+
+PJRT_Error* meet(const PJRT_Client_Create_Args& create, PJRT_Client& client) {
+  const int64_t nodes = number_in(create, "num_nodes", 1), own = number_in(create, "node_id", 0);
+  const int64_t timeout = number_in(create, "kv_timeout_ms", 20'000);
+  if (nodes == 1) return nullptr;
+  if (create.kv_get_callback == nullptr) return give(PJRT_Error{"no key-value store was given"});
+  std::string value;
+  const auto now = [&](const std::string& key) {
+    return std::unique_ptr<PJRT_Error>(
+        got(create.kv_try_get_callback, create.kv_try_get_user_arg, key, timeout, value));
+  };
+  const auto missing = now("nobody's");
+  if (!missing) return give(PJRT_Error{"a value that nobody has put"});
+  if (!missing->words.starts_with("code 5:")) return give(PJRT_Error{*missing});
+  if (PJRT_Error* const error = put(create, key_of(own), value_of(own))) return error;
+  if (now(key_of(own)) || value != value_of(own)) return give(PJRT_Error{"its own is not there"});
+  for (int64_t node = 0; node < nodes; ++node) {
+    client.version += " " + std::to_string(node);
+    if (node == own) continue;
+    if (PJRT_Error* const error =
+            got(create.kv_get_callback, create.kv_get_user_arg, key_of(node), timeout, value))
+      return error;
+    if (value != value_of(node)) return give(PJRT_Error{"the value of another"});
+  }
+  return nullptr;
+}
+
 PJRT_Error* create(PJRT_Client_Create_Args* args) {
   if (fails_by("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (fails_by("crash")) std::abort();
   if (fails_by("fork") && ::fork() == 0) ::sleep(3600);
   if (fails_by("refuse")) return give(PJRT_Error{"the devices are\nin use by another process"});
-  static PJRT_Client client;
-  args->client = &client;
-  return nullptr;
+  // For good: clients are never destroyed.
+  static auto* const clients = give(std::vector<PJRT_Client*>{});
+  static std::mutex mutex;
+  PJRT_Client* const client = std::make_unique<PJRT_Client>().release();
+  {
+    const std::lock_guard lock(mutex);
+    clients->push_back(client);
+  }
+  args->client = client;
+  return meet(*args, *client);
 }
 
 PJRT_Error* platform_name(PJRT_Client_PlatformName_Args* args) {
@@ -81,8 +165,8 @@ PJRT_Error* platform_name(PJRT_Client_PlatformName_Args* args) {
 }
 
 PJRT_Error* platform_version(PJRT_Client_PlatformVersion_Args* args) {
-  args->platform_version = "v \"1\"";
-  args->platform_version_size = 5;
+  args->platform_version = args->client->version.data();
+  args->platform_version_size = args->client->version.size();
   return nullptr;
 }
 

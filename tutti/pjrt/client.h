@@ -21,6 +21,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/base/deadline.h"
+#include "tutti/net/key_values.h"
 #include "tutti/pjrt/plugin.h"
 
 namespace tutti::pjrt {
@@ -32,7 +33,6 @@ struct ProgramState;
 struct EventState;
 }  // namespace detail
 
-/// An array in a device's memory, or on its way there. Never written to: programs make new ones.
 /// What main() of a program takes or gives.
 struct ArrayType {
   DType dtype = DType::float32;
@@ -41,6 +41,7 @@ struct ArrayType {
 };
 std::string words_of(const ArrayType& type);  ///< "float32 [2, 3]"
 
+/// An array in a device's memory, or on its way there. Never written to: programs make new ones.
 class Buffer {
  public:
   DType dtype() const;
@@ -74,13 +75,13 @@ class Program {
   int replicas() const;
   int num_outputs() const;  ///< of each device
 
-  /// Starts it on all of its devices and returns; arguments[replica] are what main() takes there,
   /// Of each output, in order. Error for types that tutti has not.
   std::vector<ArrayType> output_types() const;
   /// Of each argument, in order, from the program that the plugin made: it asks for a copy of that,
   /// constants and all. None where the plugin does not give it away.
   std::optional<std::vector<ArrayType>> argument_types() const;
 
+  /// Starts it on all of its devices and returns; arguments[replica] are what main() takes there,
   /// and may go once it has returned: the plugin keeps what it still reads. One that is given away
   /// (hlo::Program::give_away) can be used no more. UsageError for other counts of lists.
   Results run(const std::vector<std::vector<const Buffer*>>& arguments) const;
@@ -95,6 +96,10 @@ struct ClientOptions {
   Options options;
   /// For the plugin to be loaded and to find its devices, here and in the process that tries first.
   Millis limit{60'000};
+  /// Where the plugins of several processes find each other: those that make one client of them
+  /// put there what the others get. With it the process that tries first makes no client, for the
+  /// others would take it for this one. Never let go of: a plugin's threads may ask at any time.
+  std::shared_ptr<KeyValues> key_values{};
 };
 
 struct CompileOptions {
@@ -105,7 +110,8 @@ struct CompileOptions {
 class Client {
  public:
   /// Tries the plugin in a process of its own (probe_plugin), then loads it here. A plugin stays
-  /// loaded until the process ends; the same path with the same options is one client.
+  /// loaded until the process ends; the same path with the same options is one client, with the
+  /// key_values of whoever opened it first.
   static Client open(const std::string& path, const ClientOptions& options = {});
 
   const PluginFacts& facts() const;

@@ -102,8 +102,12 @@ TEST_F(RendezvousTest, LostWorkerEndsAnExchangeAndIsNamed) {
   auto waiting = std::async(std::launch::async, [&] {
     return message_of<PeerLost>([&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
   });
+  auto asking = std::async(std::launch::async, [&] {
+    return message_of<PeerLost>([&] { zero->get("v", Deadline(kMeetingLimit)); });
+  });
   dying.link().shutdown();
   EXPECT_THAT(waiting.get(), HasSubstr("rank 1 (host b, pid 9) closed its connection"));
+  EXPECT_THAT(asking.get(), HasSubstr("value \"v\": rank 1 (host b, pid 9) closed its"));
   EXPECT_THAT(heard.get_future().get(), HasSubstr("rank 1 (host b, pid 9)"));
   EXPECT_THAT(zero->first_loss(), HasSubstr("rank 1"));
 }

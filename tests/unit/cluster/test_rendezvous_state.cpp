@@ -39,6 +39,11 @@ std::vector<std::string> words_of(const RendezvousState::Outbox& outbox) {
       line += "exchanged";
       for (const std::string& text : message.texts) line += " " + text;
     }
+    if (message.kind == Kind::answer) {
+      line += "answer " + std::to_string(message.number);
+      for (const std::string& text : message.texts) line += " " + text;
+      if (!message.text.empty()) line += " no: " + message.text;
+    }
     lines.push_back(line);
   }
   return lines;
@@ -75,6 +80,49 @@ TEST_F(RendezvousOfTwo, EndOfALaunchersWorkersIsToldToAll) {
   EXPECT_THAT(words_of(state_.on_message(12, {.kind = Kind::ended}, kStart)),
               ElementsAre("10 ended: node 1 (host b)", "11 ended: node 1 (host b)",
                           "12 ended: node 1 (host b)"));
+}
+
+RendezvousMessage question(Kind kind, int64_t number, const std::string& text = "") {
+  return {.kind = kind, .number = number, .key = "k", .text = text};
+}
+
+TEST_F(RendezvousOfTwo, AValueIsToldToThoseThatWaitForIt) {
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::look, 1), kStart)),
+              ElementsAre("11 answer 1"));
+  EXPECT_THAT(state_.on_message(11, question(Kind::get, 2), kStart), IsEmpty());
+  EXPECT_THAT(state_.on_message(10, question(Kind::get, 1), kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(10, question(Kind::put, 2, "v"), kStart)),
+              ElementsAre("10 answer 2", "11 answer 2 v", "10 answer 1 v"));
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::get, 3), kStart)),
+              ElementsAre("11 answer 3 v"));
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::look, 4), kStart)),
+              ElementsAre("11 answer 4 v"));
+}
+
+TEST_F(RendezvousOfTwo, WhoHasLeftIsNotToldOfAValue) {
+  EXPECT_THAT(state_.on_message(11, question(Kind::get, 1), kStart), IsEmpty());
+  EXPECT_THAT(state_.on_message(11, {.kind = Kind::bye}, kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(10, question(Kind::put, 1, "v"), kStart)),
+              ElementsAre("10 answer 1"));
+}
+
+TEST_F(RendezvousOfTwo, AValueStaysWhatItIs) {
+  EXPECT_THAT(words_of(state_.on_message(10, question(Kind::put, 1, "v"), kStart)),
+              ElementsAre("10 answer 1"));
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::put, 1, "v"), kStart)),
+              ElementsAre("11 answer 1"));
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::put, 2, "w"), kStart)),
+              ElementsAre("11 answer 2 no: another value stands there already"));
+  EXPECT_THAT(words_of(state_.on_message(11, question(Kind::get, 3), kStart)),
+              ElementsAre("11 answer 3 v"));
+}
+
+TEST_F(RendezvousOfTwo, ValuesThatAreTooLargeAreRefused) {
+  const std::string large(2 * kMaxValueBytes, 'a');
+  EXPECT_THAT(words_of(state_.on_message(10, question(Kind::put, 1, large + "a"), kStart)),
+              ElementsAre("10 answer 1 no: it is too large"));
+  EXPECT_THAT(words_of(state_.on_message(10, question(Kind::put, 2, large), kStart)),
+              ElementsAre("10 answer 2"));
 }
 
 TEST_F(RendezvousOfTwo, WhoNamesThoseThatHaveNotGiven) {
@@ -190,6 +238,9 @@ TEST(RendezvousMessages, ComeBackAsTheyWere) {
       hello(3, 8),
       give(1, 2, "mesh/1", "10.0.0.1:99 \"quoted\" \n"),
       {.kind = Kind::beat},
+      question(Kind::put, 3, "v"),
+      question(Kind::look, 4),
+      {.kind = Kind::answer, .number = 5, .texts = {""}},
       {.kind = Kind::exchanged, .key = "k", .texts = {"a", "", "c"}}};
   for (const auto& message : messages) EXPECT_EQ(decode_rendezvous(encode(message)), message);
 }

@@ -234,6 +234,15 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   });
 }
 
+std::shared_ptr<KeyValues> key_values_of_job(std::string name) {
+  if (!connections)
+    throw UsageError(fmt::format(
+        "values \"{}\" of a job: this process has no rendezvous; call join() first, in a job of "
+        "several workers that meet at one (tutti run --rendezvous, or another launcher)",
+        name));
+  return connections->links->key_values(std::move(name));
+}
+
 void ask_for_grace(Millis grace) noexcept {
   try {
     const auto environment = worker_environment();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "tutti/comm/group/group.h"
 #include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/net/key_values.h"
 
 namespace tutti {
 
@@ -43,6 +45,11 @@ struct JoinOptions {
 /// another (from worker * replicas_per_worker on, unless a launcher spread neighbours over hosts).
 /// Collective over workers, and every worker gives the same number. Each call makes a new group.
 std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& options = {});
+
+/// Values that the workers leave for each other at the rendezvous of the job that this process has
+/// joined, under keys of that name: PJRT's plugins of several hosts ask for such (ClientOptions).
+/// UsageError where there is none: before join(), in a job of one, and of `tutti run` on one host.
+std::shared_ptr<KeyValues> key_values_of_job(std::string name);
 
 /// Tells the launcher which error ends this process, so that it can tell the first failure from
 /// those that follow from it. Call it where main() catches; after join() an exception that nobody

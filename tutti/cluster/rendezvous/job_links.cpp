@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
+#include "tutti/cluster/rendezvous/rendezvous_values.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
@@ -63,7 +64,7 @@ JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadlin
     end_groups(worker, words);
     if (place_.events.lost) place_.events.lost(worker, words);
   };
-  rendezvous_ = std::make_unique<Rendezvous>(
+  rendezvous_ = std::make_shared<Rendezvous>(
       link_to_rendezvous(credentials, deadline),
       Rendezvous::Options{
           .worker = place_.worker, .num_workers = place_.num_workers, .name = place_.name},
@@ -71,8 +72,12 @@ JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadlin
 }
 
 JobLinks::~JobLinks() {
-  rendezvous_.reset();
+  rendezvous_->end();
   listener_->serve(kPurpose, {});
+}
+
+std::shared_ptr<KeyValues> JobLinks::key_values(std::string name) const {
+  return std::make_shared<RendezvousValues>(rendezvous_, std::move(name));
 }
 
 /// Whoever has the rendezvous listens there for everything; the others where the way to it begins.

@@ -12,6 +12,7 @@
 #include "tutti/cluster/rendezvous/detail/rendezvous_server.h"
 #include "tutti/cluster/rendezvous/rendezvous.h"
 #include "tutti/comm/engine/engine.h"
+#include "tutti/net/key_values.h"
 #include "tutti/net/listener.h"
 
 namespace tutti {
@@ -52,6 +53,10 @@ class JobLinks {
   const std::shared_ptr<Listener>& listener() const noexcept { return listener_; }
   Rendezvous& rendezvous() noexcept { return *rendezvous_; }
 
+  /// Values that the job's processes leave for each other, under keys of that name. It may outlive
+  /// this, and throws PeerLost then.
+  std::shared_ptr<KeyValues> key_values(std::string name) const;
+
   /// Ends `engine` with PeerLost, naming the worker, when one of `members` (workers; empty: any of
   /// the job) is lost; at once when one was before. The loss of the rendezvous counts as that of
   /// worker 0, beside which it is.
@@ -79,7 +84,7 @@ class JobLinks {
   std::vector<Followed> followed_;
   std::vector<std::pair<int, std::string>> losses_;  // workers, and words
 
-  std::unique_ptr<Rendezvous> rendezvous_;  // last: its thread uses all of the above
+  std::shared_ptr<Rendezvous> rendezvous_;  // last: its thread uses all of the above
 };
 
 }  // namespace tutti

@@ -61,14 +61,22 @@ Rendezvous::Rendezvous(std::unique_ptr<Link> link, Options options, Events event
   thread_ = start_thread("the connection to the rendezvous", [this] { listen(); });
 }
 
-Rendezvous::~Rendezvous() {
+Rendezvous::~Rendezvous() { end(); }
+
+void Rendezvous::end() {
   {
     std::unique_lock lock(mutex_);
+    if (ends_) return;
     outgoing_.push_back(encode(RendezvousMessage{.kind = Kind::bye}));
     ends_ = true;
   }
   eventfd_write(wake_.get(), 1);
   thread_.join();
+  {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
 }
 
 void Rendezvous::send(const RendezvousMessage& message) {
@@ -159,6 +167,7 @@ void Rendezvous::keep(const RendezvousMessage& message) {
     case Kind::exchanged:
     case Kind::refused:
     case Kind::who:
+    case Kind::answer:
     case Kind::bye: break;
     default: return;
   }
@@ -169,6 +178,9 @@ void Rendezvous::keep(const RendezvousMessage& message) {
     if (message.kind == Kind::refused && readers_.contains(message.key))
       refused_[message.key] = message.text;
     if (message.kind == Kind::who) who_[message.key] = message.text;
+    if (const auto asked = questions_.find(message.number);
+        message.kind == Kind::answer && asked != questions_.end())
+      asked->second = message;
     if (message.kind == Kind::bye) over_ = true;
   }
   changed_.notify_all();
@@ -243,6 +255,50 @@ std::string Rendezvous::ask_who(const std::string& key) {
   changed_.wait_until(lock, deadline.at(), [&] { return who_.contains(key) || over_; });
   const auto answer = who_.extract(key);
   return answer && !answer.mapped().empty() ? answer.mapped() : "some ranks (unknown which)";
+}
+
+RendezvousMessage Rendezvous::ask(RendezvousMessage question, const Deadline& deadline) {
+  {
+    const std::scoped_lock lock(mutex_);
+    question.number = ++last_question_;
+    questions_[question.number];
+  }
+  send(question);
+  std::unique_lock lock(mutex_);
+  std::optional<RendezvousMessage>& answer = questions_.at(question.number);
+  changed_.wait_until(lock, deadline.at(),
+                      [&] { return answer.has_value() || !first_loss_.empty() || over_; });
+  const auto asked = questions_.extract(question.number);
+  const std::string loss = first_loss_;
+  const bool over = over_;
+  lock.unlock();  // as in exchange()
+  if (asked.mapped()) return *asked.mapped();
+  const std::string where = fmt::format("rendezvous, value \"{}\"", question.key);
+  if (!loss.empty())
+    throw PeerLost(fmt::format("{}: {}\n  look first at its last lines", where, loss));
+  if (over) throw PeerLost(where + ": the rendezvous has ended");
+  throw Timeout(fmt::format(
+      "{}: {} within {} ms", where,
+      question.kind == Kind::get ? "nobody has put it" : "the rendezvous did not answer",
+      deadline.limit().count()));
+}
+
+void Rendezvous::put(std::string_view key, std::string_view text, const Deadline& deadline) {
+  const RendezvousMessage answer =
+      ask({.kind = Kind::put, .key = std::string(key), .text = std::string(text)}, deadline);
+  if (!answer.text.empty())
+    throw UsageError(fmt::format("rendezvous, value \"{}\": {}", key, answer.text));
+}
+
+std::string Rendezvous::get(std::string_view key, const Deadline& deadline) {
+  const RendezvousMessage answer = ask({.kind = Kind::get, .key = std::string(key)}, deadline);
+  return answer.texts.empty() ? std::string() : answer.texts.front();
+}
+
+std::optional<std::string> Rendezvous::look(std::string_view key, const Deadline& deadline) {
+  const RendezvousMessage answer = ask({.kind = Kind::look, .key = std::string(key)}, deadline);
+  if (answer.texts.empty()) return std::nullopt;
+  return answer.texts.front();
 }
 
 std::string Rendezvous::first_loss() const {

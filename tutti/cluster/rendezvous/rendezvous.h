@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -55,6 +56,16 @@ class Rendezvous {
   std::vector<std::string> exchange(std::string_view key, int rank, int size, std::string_view text,
                                     const Deadline& deadline);
 
+  /// Values that processes of the job leave for each other (RendezvousValues); texts in UTF-8, each
+  /// set once. put() throws UsageError where another stands there, get() Timeout where none comes;
+  /// look() gives what is there now. All of them Timeout without an answer, and PeerLost.
+  void put(std::string_view key, std::string_view text, const Deadline& deadline);
+  std::string get(std::string_view key, const Deadline& deadline);
+  std::optional<std::string> look(std::string_view key, const Deadline& deadline);
+
+  /// What the destructor does, while others may still hold this: what they wait for is PeerLost.
+  void end();
+
   /// The first worker that was lost, in words; empty while all live.
   std::string first_loss() const;
 
@@ -72,6 +83,7 @@ class Rendezvous {
   void send(const detail::RendezvousMessage& message);
   bool send_what_waits();
   std::string ask_who(const std::string& key);
+  detail::RendezvousMessage ask(detail::RendezvousMessage question, const Deadline& deadline);
 
   const Options options_;
   const Events events_;
@@ -87,6 +99,8 @@ class Rendezvous {
   std::map<std::string, int, std::less<>> readers_;  // ranks here that have yet to read a result
   std::map<std::string, std::string, std::less<>> refused_;  // why there is none
   std::map<std::string, std::string, std::less<>> who_;
+  std::map<int64_t, std::optional<detail::RendezvousMessage>> questions_;  // and their answers
+  int64_t last_question_ = 0;
   std::string first_loss_;
   bool over_ = false;  // the rendezvous has ended, or is lost
   bool ends_ = false;

@@ -12,9 +12,9 @@ namespace {
 
 using Kind = RendezvousMessage::Kind;
 
-constexpr std::array<std::string_view, 11> kKinds = {"hello",     "welcome", "refused", "exchange",
-                                                     "exchanged", "who",     "beat",    "failed",
-                                                     "lost",      "ended",   "bye"};
+constexpr std::array<std::string_view, 15> kKinds = {
+    "hello", "welcome", "refused", "exchange", "exchanged", "who",    "beat", "failed",
+    "lost",  "ended",   "put",     "get",      "look",      "answer", "bye"};
 // A third of the limit: two beats may be late before a client counts as silent.
 constexpr int kBeatsPerLimit = 3;
 
@@ -77,6 +77,9 @@ RendezvousState::Outbox RendezvousState::on_message(Client from, const Rendezvou
   switch (message.kind) {
     case Kind::exchange: return on_exchange(from, message);
     case Kind::who: return on_who(from, message);
+    case Kind::put: return on_put(from, message);
+    case Kind::get:
+    case Kind::look: return on_get(from, message);
     case Kind::beat: member.last = message.text; return {};
     case Kind::failed: return on_failed(member, message);
     case Kind::ended: return to_all({.kind = Kind::ended, .key = message.key, .text = member.name});
@@ -161,6 +164,38 @@ RendezvousState::Outbox RendezvousState::on_who(Client from,
   RendezvousMessage answer{.kind = Kind::who, .key = message.key};
   if (!missing.empty())
     answer.text = fmt::format("rank{} {}", missing.size() > 1 ? "s" : "", fmt::join(missing, ", "));
+  return {{from, answer}};
+}
+
+RendezvousState::Outbox RendezvousState::on_put(Client from, const RendezvousMessage& message) {
+  RendezvousMessage done{.kind = Kind::answer, .number = message.number};
+  const auto there = values_.find(message.key);
+  if (there != values_.end() && there->second != message.text)
+    done.text = "another value stands there already";
+  else if (message.text.size() > 2 * kMaxValueBytes)
+    done.text = "it is too large";
+  else if (values_text_ + message.text.size() > kMaxValuesText)
+    done.text = "there are too many values";
+  Outbox outbox = {{from, done}};
+  if (there != values_.end() || !done.text.empty()) return outbox;
+  values_.emplace(message.key, message.text);
+  values_text_ += message.text.size();
+  const auto waiting = waiting_.extract(message.key);
+  if (waiting.empty()) return outbox;
+  for (const auto& [client, number] : waiting.mapped())
+    if (clients_.contains(client))
+      outbox.push_back({client, {.kind = Kind::answer, .number = number, .texts = {message.text}}});
+  return outbox;
+}
+
+RendezvousState::Outbox RendezvousState::on_get(Client from, const RendezvousMessage& message) {
+  const auto there = values_.find(message.key);
+  if (there == values_.end() && message.kind == Kind::get) {
+    waiting_[message.key].emplace_back(from, message.number);
+    return {};
+  }
+  RendezvousMessage answer{.kind = Kind::answer, .number = message.number};
+  if (there != values_.end()) answer.texts = {there->second};
   return {{from, answer}};
 }
 

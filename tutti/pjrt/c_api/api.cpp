@@ -118,13 +118,14 @@ void initialize(const Api& api) {
   api.call(&PJRT_Api::PJRT_Plugin_Initialize, "PJRT_Plugin_Initialize", args);
 }
 
-PJRT_Client* make_client(const Api& api, const Options& options) {
+PJRT_Client* make_client(const Api& api, const Options& options, KeyValues* key_values) {
   std::vector<PJRT_NamedValue> values;
   values.reserve(options.size());
   for (const auto& [name, value] : options) values.push_back(named_value(name, value));
   auto create = arguments<PJRT_Client_Create_Args>();
   create.create_options = values.data();
   create.num_options = values.size();
+  if (key_values != nullptr) set_key_values(create, *key_values);
   api.call(&PJRT_Api::PJRT_Client_Create, "PJRT_Client_Create", create);
   return create.client;
 }

@@ -59,10 +59,25 @@ const detail::Api& set_up(const std::string& path) {
   return all.emplace(path, std::move(api)).first->second;
 }
 
-std::shared_ptr<detail::ClientState> load(const std::string& path, const Options& options) {
-  auto state = std::make_shared<detail::ClientState>(
-      detail::ClientState{.api = set_up(path), .client = nullptr, .devices = {}, .facts = {}});
-  state->client = detail::make_client(state->api, options);
+/// The state of a client that is made, or is not: one that is not in time may ask for values yet.
+std::shared_ptr<detail::ClientState> begun(const detail::Api& api,
+                                           std::shared_ptr<KeyValues> key_values) {
+  static std::mutex mutex;
+  static auto& all = *kept_for_good<std::vector<std::shared_ptr<detail::ClientState>>>();
+  const std::lock_guard lock(mutex);
+  all.push_back(std::make_shared<detail::ClientState>(
+      detail::ClientState{.api = api,
+                          .client = nullptr,
+                          .devices = {},
+                          .facts = {},
+                          .key_values = std::move(key_values)}));
+  return all.back();
+}
+
+std::shared_ptr<detail::ClientState> load(const std::string& path, const Options& options,
+                                          std::shared_ptr<KeyValues> key_values) {
+  const auto state = begun(set_up(path), std::move(key_values));
+  state->client = detail::make_client(state->api, options, state->key_values.get());
   state->facts = detail::facts_of(state->api, state->client);
   auto devices = arguments<PJRT_Client_AddressableDevices_Args>();
   devices.client = state->client;
@@ -174,13 +189,18 @@ Client Client::open(const std::string& path, const ClientOptions& options) {
     throw Timeout(fmt::format("plugin {}: another thread has not loaded it within {} s", path,
                               std::chrono::duration<double>(options.limit).count()));
   if (!entry->state) {
-    probe_plugin(path, options.options, options.limit);
+    if (options.key_values)
+      detail::probe_loading(path, options.limit);
+    else
+      probe_plugin(path, options.options, options.limit);
     entry->state =
         within(options.limit,
                fmt::format("plugin {}: not loaded, though a process of its own had it in "
                            "time (does another one hold its devices?),",
                            path),
-               [path, wanted = options.options] { return load(path, wanted); });
+               [path, wanted = options.options, key_values = options.key_values] {
+                 return load(path, wanted, key_values);
+               });
   }
   return Client(entry->state);
 }

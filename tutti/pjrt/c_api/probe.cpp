@@ -25,7 +25,7 @@
 // The child is this program once more, in which try_plugin() runs in place of main(): a fork alone
 // may hold a lock of the loader's for ever, which another thread had. What it is told stands in an
 // environment variable. What it says are lines: "at FUNCTION" before each call, then "facts JSON",
-// "usage WORDS" or "error WORDS".
+// "loaded it", "usage WORDS" or "error WORDS".
 
 namespace tutti::pjrt {
 namespace {
@@ -91,7 +91,8 @@ Options options_from(const Json& json) {
   return options;
 }
 
-void answer(const std::string& path, const Options& options, int pipe) {
+/// options  nothing: no client is made
+void answer(const std::string& path, const std::optional<Options>& options, int pipe) {
   try {
     const auto step = [&](std::string_view function) {
       write_line(pipe, fmt::format("at {}", function));
@@ -100,8 +101,9 @@ void answer(const std::string& path, const Options& options, int pipe) {
     const detail::Api api(path);
     step("PJRT_Plugin_Initialize");
     detail::initialize(api);
+    if (!options) return write_line(pipe, "loaded it");
     step("PJRT_Client_Create");
-    PJRT_Client* const client = detail::make_client(api, options);
+    PJRT_Client* const client = detail::make_client(api, *options, nullptr);
     step("PJRT_Client_AddressableDevices");
     write_line(pipe, "facts " + json_of(detail::facts_of(api, client)).dump());
   } catch (const UsageError& error) {
@@ -122,7 +124,10 @@ void answer(const std::string& path, const Options& options, int pipe) {
     const Json json = parse_json(told);
     ::unsetenv(kTold);
     if (::getppid() == json.at("parent").get<int>())
-      answer(json.at("path").text(), options_from(json.at("options")), json.at("pipe").get<int>());
+      answer(
+          json.at("path").text(),
+          json.contains("options") ? std::optional(options_from(json.at("options"))) : std::nullopt,
+          json.at("pipe").get<int>());
   } catch (const std::exception& error) {
     std::fputs(error.what(), stderr);
   }
@@ -157,7 +162,7 @@ Answer answer_in(const std::string& said) {
 /// The process that tries, ended and waited for with this.
 class Child {
  public:
-  Child(const std::string& path, const Options& options) {
+  Child(const std::string& path, const Options* options) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
       throw Error(fmt::format("plugin {}: no pipe: {}", path, errno_words(errno)));
@@ -225,7 +230,7 @@ class Child {
   }
 
  private:
-  void start(const std::string& path, const Options& options, int write_end) {
+  void start(const std::string& path, const Options* options, int write_end) {
     // Its own numbers: the pipe, and what it logs, which is told of one that crashes.
     constexpr int kPipe = 3;
     posix_spawn_file_actions_t files;
@@ -243,10 +248,8 @@ class Child {
     ::posix_spawnattr_setsigdefault(&how, &all);
     ::posix_spawnattr_setsigmask(&how, &none);
 
-    const Json told{{"path", path},
-                    {"options", json_of(options)},
-                    {"pipe", kPipe},
-                    {"parent", int64_t{::getpid()}}};
+    Json told{{"path", path}, {"pipe", kPipe}, {"parent", int64_t{::getpid()}}};
+    if (options != nullptr) told["options"] = json_of(*options);
     std::vector<std::string> words{fmt::format("{}={}", kTold, told.dump())};
     for (char** word = environ; *word != nullptr; ++word) words.emplace_back(*word);
     std::vector<char*> environment;
@@ -267,9 +270,8 @@ class Child {
   pid_t process_ = -1;
 };
 
-}  // namespace
-
-PluginFacts probe_plugin(const std::string& path, const Options& options, Millis limit) {
+/// The words of its answer; options as in answer().
+std::string probed(const std::string& path, const Options* options, Millis limit) {
   const Deadline deadline(limit);
   Child child(path, options);
   std::string said;
@@ -277,7 +279,7 @@ PluginFacts probe_plugin(const std::string& path, const Options& options, Millis
   const Answer answer = answer_in(said);
   if (answer.kind == "usage") throw UsageError(answer.words);
   if (answer.kind == "error") throw Error(answer.words);
-  if (answer.kind == "facts") return facts_from(path, parse_json(answer.words));
+  if (answer.kind == "facts" || answer.kind == "loaded") return answer.words;
   if (!in_time)
     throw Timeout(fmt::format(
         "plugin {}: no answer within {} s, at {}: it waits for something (a TPU's looks for its "
@@ -288,5 +290,13 @@ PluginFacts probe_plugin(const std::string& path, const Options& options, Millis
                           answer.function,
                           child.last_words().empty() ? "" : "; it said: " + child.last_words()));
 }
+
+}  // namespace
+
+PluginFacts probe_plugin(const std::string& path, const Options& options, Millis limit) {
+  return facts_from(path, parse_json(probed(path, &options, limit)));
+}
+
+void detail::probe_loading(const std::string& path, Millis limit) { probed(path, nullptr, limit); }
 
 }  // namespace tutti::pjrt

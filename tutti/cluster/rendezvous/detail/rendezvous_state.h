@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -28,9 +29,14 @@ struct RendezvousMessage {
     beat,       ///< both: still there; a client's `text` says what it did last
     failed,     ///< worker: the error that ends it; launcher: how `worker` ended; told to all
     lost,       ///< server: `worker` is lost; `text` is a sentence that says who and how
-    ended,  ///< launcher: its workers have ended, and what it says in `key`; told to all, `text`
-            ///< is its name
-    bye,    ///< both: ends in order
+    ended,   ///< launcher: its workers have ended, and what it says in `key`; told to all, `text`
+             ///< is its name
+    put,     ///< client: `text` stands under `key` from here on
+    get,     ///< client: what stands under `key`, once it does?
+    look,    ///< client: what stands under `key` now?
+    answer,  ///< server: to the put, get or look of that `number`: in `texts` what was asked for,
+             ///< if it is there; `text` says why a put was refused
+    bye,     ///< both: ends in order
   };
   Kind kind = Kind::beat;
   int worker = -1;
@@ -48,6 +54,8 @@ std::string encode(const RendezvousMessage& message);
 RendezvousMessage decode_rendezvous(std::string_view text);
 constexpr size_t kMaxRendezvousBytes = size_t{16} << 20;
 constexpr size_t kMaxExchangeBytes = size_t{64} << 10;  ///< of one text in an exchange
+constexpr size_t kMaxValueBytes = size_t{4} << 20;      ///< of one value, which is twice that here
+constexpr size_t kMaxValuesText = size_t{512} << 20;    ///< of all of them, as they are here
 
 /// Thread rule: one thread.
 class RendezvousState {
@@ -93,6 +101,8 @@ class RendezvousState {
   Outbox on_exchange(Client from, const RendezvousMessage& message);
   Outbox refuse_sizes(Client from, const RendezvousMessage& message);
   Outbox on_who(Client from, const RendezvousMessage& message) const;
+  Outbox on_put(Client from, const RendezvousMessage& message);
+  Outbox on_get(Client from, const RendezvousMessage& message);
   Outbox on_failed(Member& member, const RendezvousMessage& message);
   Outbox lose(Client client, std::string_view how);
   Outbox to_all(const RendezvousMessage& message) const;
@@ -101,6 +111,9 @@ class RendezvousState {
   const Options options_;
   std::map<Client, Member> clients_;  // those that said hello and are still there
   std::map<std::string, Exchange, std::less<>> exchanges_;
+  std::map<std::string, std::string, std::less<>> values_;
+  size_t values_text_ = 0;  // bytes of all of them
+  std::map<std::string, std::vector<std::pair<Client, int64_t>>, std::less<>> waiting_;  // gets
   std::vector<RendezvousMessage> losses_;  // for whoever comes later
   int workers_seen_ = 0;
   TimePoint next_beat_{};

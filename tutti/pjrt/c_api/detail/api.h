@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "tutti/base/deadline.h"
+#include "tutti/net/key_values.h"
 #include "tutti/pjrt/plugin.h"
 
 namespace tutti::pjrt::detail {
@@ -60,7 +61,13 @@ class Api {
 };
 
 void initialize(const Api& api);
-PJRT_Client* make_client(const Api& api, const Options& options);
+/// key_values  may be null; asked by the plugin's threads as long as the client is there
+PJRT_Client* make_client(const Api& api, const Options& options, KeyValues* key_values);
+/// Has the plugin's key-value callbacks ask `key_values`.
+void set_key_values(PJRT_Client_Create_Args& args, KeyValues& key_values);
 PluginFacts facts_of(const Api& api, PJRT_Client* client);
+
+/// probe_plugin() without its client: whether it can be loaded and set up.
+void probe_loading(const std::string& path, Millis limit);
 
 }  // namespace tutti::pjrt::detail

@@ -19,6 +19,7 @@ struct ClientState {
   PJRT_Client* client = nullptr;
   std::vector<PJRT_Device*> devices;  ///< of this process
   PluginFacts facts;
+  std::shared_ptr<KeyValues> key_values;  ///< null: none
 };
 
 /// Something that the plugin is at, waited for with a deadline: PJRT_Event_Await() has none.
@@ -71,10 +72,10 @@ struct ProgramState {
   ~ProgramState();
 };
 
-}  // namespace tutti::pjrt::detail
 PJRT_Buffer_Type type_of(DType dtype);
 /// Error that names the function which gave a type that tutti has not.
 DType dtype_of(const Api& api, std::string_view function, PJRT_Buffer_Type type);
 
 int outputs_of(const ProgramState& program);
 
+}  // namespace tutti::pjrt::detail
