@@ -177,6 +177,8 @@ def run_all(commands, environment=None):
                      for command in commands]
         try:
             codes = [process.wait(timeout=LIMIT_S) for process in processes]
+        except subprocess.TimeoutExpired as late:
+            raise SystemExit(f"no end within {LIMIT_S} s: {' '.join(map(str, late.cmd))}") from None
         finally:
             for process in processes:
                 process.kill()

@@ -94,14 +94,28 @@ def words_of(name):
     return name if isinstance(name, str) else "DDP " + " ".join(name)
 
 
+def is_ours(name):
+    return name == "t1" or name in WAYS
+
+
+def or_nothing(once):
+    """Its milliseconds; NaN where a peer does not end: the rest of the page is worth having."""
+    try:
+        return once()
+    except SystemExit as error:
+        print(f"LEFT OUT of this round: {error}", file=sys.stderr, flush=True)
+        return float("nan")
+
+
 def measured(run, case, runs, rounds):
     times = {name: [] for name in runs}
     for number in range(rounds):
         for name, once in runs.items():
-            times[name].append(once())
+            times[name].append(once() if is_ours(name) else or_nothing(once))
         print(f"{case.hosts} hosts, {case.model}, {case.link()}, round {number + 1}:",
               ", ".join(f"{words_of(name)} {values[-1]:.1f}" for name, values in times.items()), file=sys.stderr, flush=True)
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    medians = {name: statistics.median(known) for name, values in times.items()
+               if (known := [value for value in values if value == value])}
     if "fused" in runs:
         medians["t2"] = run.t2(case)
     return medians
@@ -118,7 +132,7 @@ def line_of(case, ms, peers):
     cells += [cell(name, f" ({ms[name] / most:.2f})" if "t2" in ms else "") for name in WAYS]
     cells += [cell("t1 of the peer")] if peers else []
     for peer in peers:
-        best = "mpi" if peer == "mpi" else min((name for name in ms if name[0] == peer), key=ms.get)
+        best = peer if peer == "mpi" else min((name for name in ms if name[0] == peer), key=ms.get, default=peer)
         cells.append(cell(best, f", {best[1]} MB" if peer != "mpi" else ""))
         cells.append(f"{ms[best] / in_step:.2f}" if best in ms else "-")
     return "| " + " | ".join([str(case.hosts), *cells]) + " |"
