@@ -170,11 +170,12 @@ RendezvousState::Outbox RendezvousState::on_who(Client from,
 RendezvousState::Outbox RendezvousState::on_put(Client from, const RendezvousMessage& message) {
   RendezvousMessage done{.kind = Kind::answer, .number = message.number};
   const auto there = values_.find(message.key);
-  if (there != values_.end() && there->second != message.text)
+  const bool again = there != values_.end() && there->second == message.text;
+  if (there != values_.end() && !again)
     done.text = "another value stands there already";
   else if (message.text.size() > 2 * kMaxValueBytes)
     done.text = "it is too large";
-  else if (values_text_ + message.text.size() > kMaxValuesText)
+  else if (!again && values_text_ + message.text.size() > kMaxValuesText)
     done.text = "there are too many values";
   Outbox outbox = {{from, done}};
   if (there != values_.end() || !done.text.empty()) return outbox;
@@ -216,6 +217,8 @@ RendezvousState::Outbox RendezvousState::lose(Client client, std::string_view ho
   if (found == clients_.end()) return {};
   const Member member = std::move(found->second);
   clients_.erase(found);
+  for (auto& [key, waiting] : waiting_)
+    std::erase_if(waiting, [&](const auto& one) { return one.first == client; });
   RendezvousMessage loss{.kind = Kind::lost, .worker = member.worker};
   loss.text = member.error.empty() ? fmt::format("{} {}", member.name, how)
                                    : fmt::format("{} failed: {}", member.name, member.error);
