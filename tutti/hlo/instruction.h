@@ -65,6 +65,7 @@ struct Instruction {
   Window window;
   std::string name;     ///< argument's
   int becomes = -1;     ///< argument's
+  bool anew = false;    ///< of an argument: each pass of a repeated program has its own
   std::string comment;  ///< Program::comment
 };
 

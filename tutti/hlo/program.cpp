@@ -80,6 +80,13 @@ void Program::give_away(Value argument, int result) {
   given.becomes = result;
 }
 
+void Program::comes_anew(Value argument) {
+  Instruction& given = *instructions_[static_cast<size_t>(argument.number())];
+  if (given.op != Op::argument || given.becomes >= 0)
+    refuse("Program::comes_anew", to_string(argument.type()), "an argument that is not given away");
+  given.anew = true;
+}
+
 void Program::comment(std::string words) { comment_ = std::move(words); }
 
 void Program::set_replicas(int replicas) {

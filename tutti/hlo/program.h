@@ -74,6 +74,10 @@ class Program {
   /// of them, and whoever runs the program has the argument no more.
   void give_away(Value argument, int result);
 
+  /// Of a program that is repeated, each pass has this argument of its own: text(times) takes
+  /// [times, ...].
+  void comes_anew(Value argument);
+
   /// What follows is about this: a comment in the text, "conv2d_1: conv2d".
   void comment(std::string words);
   const std::string& comment() const { return comment_; }
@@ -84,7 +88,12 @@ class Program {
   int replicas() const { return replicas_; }
 
   /// The module as text that PJRT's plugins compile, with what no result needs left out.
-  std::string text() const;
+  ///
+  /// times  >= 1: passes, one after the other, of one run. Arguments that are given away go from
+  ///        pass to pass, others are the same in each but for those that come anew; results that
+  ///        are nobody's memory are of all passes: [times, ...]. 1: as it stands, without that
+  ///        dimension.
+  std::string text(int64_t times = 1) const;
 
   struct Result {
     int number;  ///< of its instruction

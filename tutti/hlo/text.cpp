@@ -11,6 +11,7 @@
 #include "tutti/hlo/checks.h"
 #include "tutti/hlo/instruction.h"
 #include "tutti/hlo/program.h"
+#include "tutti/hlo/text_repeated.h"
 #include "tutti/hlo/text_words.h"
 
 namespace tutti::hlo {
@@ -32,10 +33,11 @@ class Writer {
   explicit Writer(const Program& program)
       : program_(program), names_(size_t(program.num_instructions())) {}
 
-  std::string module_text();
+  std::string module_text(int64_t times);
 
  private:
-  std::string arguments();
+  std::string function(std::string_view signature);
+  std::string arguments(bool aliases);
   std::string result_types() const;
   void write(int number);
   // What stands after "=".
@@ -227,7 +229,7 @@ void Writer::write(int number) {
   name_here = line(right_side(i));
 }
 
-std::string Writer::arguments() {
+std::string Writer::arguments(bool aliases) {
   std::set<std::string> taken;
   std::vector<std::string> words;
   for (const int number : program_.arguments()) {
@@ -236,8 +238,9 @@ std::string Writer::arguments() {
     std::string own = base;
     for (int k = 2; !taken.insert(own).second; ++k) own = fmt::format("{}_{}", base, k);
     names_[size_t(number)] = "%" + own;
-    const std::string becomes =
-        i.becomes < 0 ? "" : fmt::format(" {{tf.aliasing_output = {} : i32}}", i.becomes);
+    const std::string becomes = i.becomes < 0 || !aliases
+                                    ? ""
+                                    : fmt::format(" {{tf.aliasing_output = {} : i32}}", i.becomes);
     words.push_back(fmt::format("\n      %{}: {}{}", own, to_string(i.type), becomes));
   }
   return fmt::format("{}", fmt::join(words, ","));
@@ -254,11 +257,18 @@ std::string Writer::result_types() const {
   return text;
 }
 
-std::string Writer::module_text() {
-  text_ = fmt::format(
+std::string Writer::module_text(int64_t times) {
+  const std::string functions =
+      times == 1 ? function("public @main") : function("private @pass") + repeated(program_, times);
+  return fmt::format(
       "module @{} attributes {{mhlo.num_replicas = {} : i32, mhlo.num_partitions = 1 : i32}} {{\n"
-      "  func.func public @main({}\n  ) -> ({}\n  ) {{\n",
-      identifier(program_.name()), program_.replicas(), arguments(), result_types());
+      "{}}}\n",
+      identifier(program_.name()), program_.replicas(), functions);
+}
+
+std::string Writer::function(std::string_view signature) {
+  text_ = fmt::format("  func.func {}({}\n  ) -> ({}\n  ) {{\n", signature,
+                      arguments(/*aliases=*/signature.starts_with("public")), result_types());
   const std::vector<bool> needed = needed_of(program_);
   for (size_t number = 0; number < needed.size(); ++number)
     if (needed[number] && names_[number].empty()) write(int(number));
@@ -267,13 +277,16 @@ std::string Writer::module_text() {
     names.push_back(names_[size_t(result.number)]);
     types.push_back(to_string(program_.instruction(result.number).type));
   }
-  text_ += fmt::format("    return {}{}{}\n  }}\n}}\n", fmt::join(names, ", "),
+  text_ += fmt::format("    return {}{}{}\n  }}\n", fmt::join(names, ", "),
                        names.empty() ? "" : " : ", fmt::join(types, ", "));
   return std::move(text_);
 }
 
 }  // namespace
 
-std::string Program::text() const { return Writer(*this).module_text(); }
+std::string Program::text(int64_t times) const {
+  if (times < 1) refuse("Program::text", fmt::format("{} passes", times), "1 or more");
+  return Writer(*this).module_text(times);
+}
 
 }  // namespace tutti::hlo

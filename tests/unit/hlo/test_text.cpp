@@ -14,6 +14,7 @@ namespace {
 using hlo::Comparison;
 using hlo::Program;
 using hlo::Value;
+using testing::Not;
 
 Value argument_of(Program& program, DType dtype, hlo::Shape shape) {
   return program.argument({dtype, std::move(shape)}, "a");
@@ -283,6 +284,25 @@ TEST(HloOperators, SayWhatIsWrong) {
     EXPECT_THAT(message, StartsWith("hlo::")) << c.message;
     EXPECT_THAT(message, HasSubstr(c.message));
   }
+}
+
+TEST(HloText, OfARepeatedProgramHasAWhileLoop) {
+  Program program("steps");
+  const Value w = program.argument({DType::float32, {2}}, "w");
+  const Value x = program.argument({DType::float32, {2}}, "x");
+  const Value constant = program.argument({DType::float32, {2}}, "constant");
+  program.comes_anew(x);
+  program.give_away(w, program.result(w + x * constant, "w"));
+  program.result(reduce_sum(w, {0}), "sum");
+  const std::string text = program.text(3);
+  EXPECT_THAT(text, HasSubstr("func.func private @pass"));
+  EXPECT_THAT(text, HasSubstr("%x0: tensor<2xf32> {tf.aliasing_output = 0 : i32},\n"
+                              "      %x1: tensor<3x2xf32>,\n      %x2: tensor<2xf32>\n"));
+  EXPECT_THAT(text, HasSubstr("-> (\n      tensor<2xf32>,\n      tensor<3xf32>\n"));
+  EXPECT_THAT(text, HasSubstr("stablehlo.while"));
+  EXPECT_THAT(program.text(1), Not(HasSubstr("stablehlo.while")));
+  EXPECT_THAT(message_of<UsageError>([&] { program.text(0); }), HasSubstr("0 passes"));
+  EXPECT_THAT(message_of<UsageError>([&] { program.comes_anew(w); }), HasSubstr("not given away"));
 }
 
 TEST(HloOperators, SayInWhichOrderTheyWantImages) {
