@@ -15,6 +15,7 @@
 #include "tutti/optim/rule.h"
 #include "tutti/strategy/input/from_tensors.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/strategy/tpu_strategy.h"
 #include "tutti/train/callbacks/schedules.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"

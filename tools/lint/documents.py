@@ -216,9 +216,10 @@ def prepare_folder(folder, build, program, text):
 
 
 def settings(build):
-    """Other launchers, too: torchrun of .venv, Open MPI's as root and with more ranks than cores."""
+    """Other launchers, too: torchrun of .venv, Open MPI's as root and with more ranks than cores; .venv's plugins."""
     return dict(
         os.environ,
+        VIRTUAL_ENV=f"{ROOT}/.venv",
         PATH=f"{build}/bin:{os.environ['PATH']}:{ROOT}/.venv/bin",
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",

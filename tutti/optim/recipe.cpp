@@ -76,6 +76,10 @@ std::string Recipe::more_than_a_rule() const {
   return groups_.empty() ? "" : "parameter groups";
 }
 
+bool Recipe::clips_or_groups() const noexcept {
+  return clip_.value > 0 || clip_.norm > 0 || clip_.global_norm > 0 || !groups_.empty();
+}
+
 // Whoever has passed a * may let it take one more whenever what follows does not fit.
 bool fits(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0;

@@ -44,6 +44,8 @@ class Recipe {
 
   /// What there is beside an elementwise rule that is the same for all, in words; "" when nothing.
   std::string more_than_a_rule() const;
+  /// It clips gradients, or treats some parameters apart.
+  bool clips_or_groups() const noexcept;
 
  private:
   Rule rule_;

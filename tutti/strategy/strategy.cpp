@@ -21,9 +21,11 @@
 #include "tutti/observe/trace.h"
 #include "tutti/queues/out_of_memory.h"
 #include "tutti/strategy/choice/launched.h"
+#include "tutti/strategy/detail/on_host.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/compiled/compiled_updater.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
@@ -88,6 +90,7 @@ std::string words_of(const std::exception_ptr& error) {
 
 // Empty where replicas run at once, or there is one.
 std::string why_in_turn(const World& world) {
+  if (world.plugin) return "under tpu they are devices that programs run on";
   if (!world.in_turn() || world.size == 1) return {};
   return "under one_device the replicas take turns on one thread and cannot wait for each other";
 }
@@ -296,6 +299,7 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   require_cross_replica("run");
   if (state_->meeting->leading())
     throw UsageError("run: called inside merge(), whose replicas are in run() already");
+  if (world().plugin && !state_->on_host) throw UsageError(fmt::format("run: {}", kNotCompiled));
   const auto for_followers = [&](const auto& fn) {
     for (const auto& follower : state_->followers)
       if (const auto member = follower.lock()) fn(*member);
@@ -327,6 +331,13 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   }
   queues.join();
 }
+
+detail::OnHost::OnHost(const Strategy& strategy)
+    : state_(strategy.state_), before_(std::exchange(state_->on_host, true)) {}
+
+detail::OnHost::~OnHost() { state_->on_host = before_; }
+
+const std::vector<ReplicaContext>& detail::OnHost::replicas() const { return state_->contexts; }
 
 void Strategy::follow(std::weak_ptr<WorldMember> member, std::weak_ptr<Updater> updater) {
   const auto gone = [](const auto& one) { return one.expired(); };

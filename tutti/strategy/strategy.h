@@ -33,6 +33,9 @@ class Membership;
 class MovingShares;
 class Updater;
 struct DistributeOptions;
+namespace detail {
+class OnHost;
+}
 
 /// For which replica a value is made (Strategy::values_from_function).
 struct ValueContext {
@@ -66,6 +69,7 @@ class Strategy {
   const ReductionShape& reduction_shape() const noexcept { return world().shape; }
 
   /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.
+  /// UsageError under tpu, whose replicas are devices that run compiled programs alone.
   /// Rethrows the first error; the others are released from their waits, and every later run()
   /// throws it too, until resize() makes a new world. A replica that is stuck in user code for
   /// longer than twice the time limit after the rest is named, and the process ends.
@@ -149,6 +153,7 @@ class Strategy {
   std::shared_ptr<Gathers> gathers() const;
 
  private:
+  friend class detail::OnHost;
   using Lead = std::function<std::shared_ptr<void>(const std::vector<std::shared_ptr<void>>&)>;
   void run_all(const std::function<void(ReplicaContext&, int)>& body);
   void on_groups(const std::function<void(ReplicaContext&, int)>& body);

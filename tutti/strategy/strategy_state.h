@@ -84,6 +84,7 @@ struct StrategyState {
   std::vector<std::weak_ptr<Updater>> updaters;                           ///< of its optimizers
   std::vector<std::pair<const void*, Strategy::NextBatch>> next_batches;  ///< by optimizer
   int num_datasets = 0;
+  bool on_host = false;        ///< detail::OnHost lets run() do what a plugin cannot
   std::exception_ptr failure;  ///< the first of this world's; its group is of no use after it
   std::shared_ptr<void> trace;
   std::unique_ptr<MovingShares> moving;  ///< null: shares stay as they were given

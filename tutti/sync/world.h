@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <ranges>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@
 #include "tutti/queues/queue.h"
 
 namespace tutti {
+
+namespace pjrt {
+class Client;
+}
 
 /// The groups of one rank on a Mesh: the ranks whose places differ from its own on these axes
 /// alone.
@@ -38,6 +43,8 @@ struct World : mesh::Topology {
   /// Where the local replicas compute, one queue each (those that take turns share one); empty: all
   /// on the CPU.
   std::vector<DeviceQueue> queues{};
+  /// Replicas are its devices, for which whole steps are compiled (strategy tpu); null: LibTorch's.
+  std::shared_ptr<const pjrt::Client> plugin{};
   Millis time_limit{kDefaultTimeLimit};
   std::string asked{};  ///< what it was made of, in the lines that workers compare (AgreedLines)
   /// Workers are in sync, but meet at parameter servers alone, since any of them may be lost:

@@ -48,6 +48,7 @@ std::vector<Ask> asks_of_a_strategy() {
       {"--engine hier", [](R& r) { r.strategy.engine = "hier"; }},
       {"--sum-order fixed", [](R& r) { r.strategy.sum_order = Order::fixed; }},
       {"--deterministic", [](R& r) { r.strategy.deterministic = true; }},
+      {"--plugin cpu", [](R& r) { r.strategy.plugin = "cpu"; }},
       {"--memory-limit 8", [](R& r) { r.strategy.memory_limit_mib = 8; }},
       {"--step-graph", [](R& r) { r.strategy.step_graph = true; }},
       {"--replicas 2", [](R& r) { r.strategy.replicas = 2; }},
@@ -94,10 +95,15 @@ std::vector<Ask> asks_of_a_recipe() {
   return {
       {"a torch optimizer", [](R& r) { r.recipe.torch_optimizer = true; }},
       {"a reduction with the optimizer", [](R& r) { r.recipe.own_reduction = true; }},
-      {"clipping", [](R& r) { r.recipe.more_than_a_rule = "clipping by norm"; }},
+      {"clipping",
+       [](R& r) {
+         r.recipe.more_than_a_rule = "clipping by norm";
+         r.recipe.clips_or_groups = true;
+       }},
       {"an embedding table", [](R& r) { r.recipe.table = "words"; }},
       {"--precision bfloat16", [](R& r) { r.recipe.precision = "bfloat16"; }},
       {"--precision float16", [](R& r) { r.recipe.precision = "float16"; }},
+      {"--steps-per-execution 4", [](R& r) { r.recipe.steps_per_execution = 4; }},
       {"--loss-scaling", [](R& r) { r.recipe.scales_losses = true; }},
       {"a loss that counts labels", [](R& r) { r.recipe.counts_labels = true; }},
       {"--noise-scale", [](R& r) { r.recipe.measures.noise_scale = true; }},
@@ -173,8 +179,8 @@ const std::vector<Ask>& asks() {
   return all;
 }
 
-constexpr const char* kKinds[] = {"one_device", "mirrored", "multi_worker", "central_storage",
-                                  "parameter_server"};
+constexpr const char* kKinds[] = {"one_device",      "mirrored",         "multi_worker",
+                                  "central_storage", "parameter_server", "tpu"};
 
 // "" where it is fine.
 std::string answer(const char* kind, const char* device, const std::vector<const Ask*>& asked) {

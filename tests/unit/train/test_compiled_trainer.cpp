@@ -1,5 +1,7 @@
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/models/gpt.h"
@@ -252,6 +254,90 @@ TEST_F(CompiledTraining, LabelsAndTokensOutOfRangeAreNamedWithTheirRow) {
   EXPECT_THAT(message_of<DataError>(
                   [&] { reader.step({{{wrong}, plain_array(at::zeros({2}, at::kLong))}}, 0.1); }),
               HasSubstr("token 5"));
+}
+
+/// By one run of a program, at rates of their own, also where a part has fewer rows.
+TEST_F(CompiledTraining, SeveralStepsOfARunAreThoseOfOneEach) {
+  const nn::Graph graph = net_with_dropout();
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  const CompiledOptions options{.replicas = 2, .seed = 9, .outputs = true};
+  CompiledTrainer each = trainer_of(graph, options), together = trainer_of(graph, options);
+  each.load(values);
+  together.load(values);
+  const std::vector<double> rates{0.01, 0.03, 0.002};
+  std::vector<std::vector<CompiledPart>> steps;
+  for (const int64_t rows : {6, 5, 3}) {
+    const Rows batch = rows_of(rows);
+    steps.push_back({batch.part(0, 3), batch.part(3, rows)});
+  }
+  const auto got = together.steps(steps, rates);
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const CompiledResult expected = each.step(steps[k], rates[k]);
+    EXPECT_NEAR(got[k].loss(Deadline(kPatience)), expected.loss(Deadline(kPatience)), 1e-6);
+    const auto outputs = got[k].outputs(Deadline(kPatience));
+    const auto wanted = expected.outputs(Deadline(kPatience));
+    for (size_t replica = 0; replica < 2; ++replica) {
+      ASSERT_EQ(outputs[replica].shape(), wanted[replica].shape());
+      const at::Tensor off = torch_tensor(outputs[replica]) - torch_tensor(wanted[replica]);
+      EXPECT_LE(off.numel() == 0 ? 0 : off.abs().max().item<double>(), 1e-6);
+    }
+  }
+  EXPECT_EQ(together.updates(), 3);
+  expect_values_near(together, each, 2e-6);
+  EXPECT_THAT(message_of<UsageError>([&] { together.steps(steps, {0.1}); }),
+              HasSubstr("3 steps, 1 learning rates"));
+}
+
+TEST_F(CompiledTraining, StepsAfterABadLossAreLeftOutUntilTheyAreTakenBack) {
+  const nn::Graph graph = net_with_dropout();
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  CompiledTrainer clean = trainer_of(graph, {.replicas = 2, .seed = 9}),
+                  bad = trainer_of(graph, {.replicas = 2, .seed = 9, .leaves_out_bad = true});
+  clean.load(values);
+  bad.load(values);
+  const Rows good = rows_of(6);
+  Rows broken = rows_of(6);
+  broken.x[4][2] = std::numeric_limits<float>::quiet_NaN();
+  const auto step = [](CompiledTrainer& trainer, const Rows& rows) {
+    return trainer.step({rows.part(0, 3), rows.part(3, 6)}, 0.01).loss(Deadline(kPatience));
+  };
+  step(clean, good);
+  step(bad, good);
+  EXPECT_EQ(bad.take_back_left_out(), 0);
+  EXPECT_FALSE(std::isfinite(step(bad, broken)));
+  EXPECT_TRUE(std::isfinite(step(bad, good))) << "left out all the same";
+  expect_values_near(bad, clean, 1e-6);
+  EXPECT_EQ(bad.updates(), 3);
+  EXPECT_EQ(bad.take_back_left_out(), 2);
+  EXPECT_EQ(bad.updates(), 1);
+  step(clean, good);
+  step(bad, good);
+  expect_values_near(bad, clean, 1e-6);
+}
+
+/// As two rows of weight 1, and none of weight 0.
+TEST_F(CompiledTraining, RowsCountByTheirWeights) {
+  const auto input = nn::input({12});
+  const nn::Graph graph(input, nn::linear(3).named("dense")(input));
+  torch::manual_seed(4);
+  const auto values = values_of(*nn::make_module(graph));
+  const Rows two = rows_of(2);
+  const Rows three{at::cat({two.x, at::randn({1, 12})}), at::cat({two.y, two.y.slice(0, 0, 1)})};
+  const Rows doubled{at::cat({two.x.slice(0, 0, 1), two.x}),
+                     at::cat({two.y.slice(0, 0, 1), two.y})};
+  CompiledTrainer weighted = trainer_of(graph), plain = trainer_of(graph);
+  weighted.load(values);
+  plain.load(values);
+  CompiledPart part = three.part(0, 3);
+  part.weights = plain_array(at::tensor({2.F, 1.F, 0.F}));
+  EXPECT_NEAR(weighted.step({part}, 0.1).loss(Deadline(kPatience)),
+              plain.step({doubled.part(0, 3)}, 0.1).loss(Deadline(kPatience)), 1e-6);
+  expect_values_near(weighted, plain, 1e-6);
+  part.weights = plain_array(at::ones({2}));
+  EXPECT_THAT(message_of<UsageError>([&] { weighted.step({part}, 0.1); }),
+              HasSubstr("weights are float32 [2], expected float32 [3]"));
 }
 
 TEST_F(CompiledTraining, WhatDoesNotFitIsNamed) {

@@ -39,7 +39,8 @@ std::vector<Array> arguments_of(const LoweredProgram& program,
     switch (slot.slot) {
       case Slot::input: arguments.push_back(plain_array(batch.x)); break;
       case Slot::target: arguments.push_back(plain_array(batch.y)); break;
-      case Slot::row_weights: arguments.push_back(plain_array(batch.weights)); break;
+      case Slot::row_weights:
+      case Slot::loss_weights: arguments.push_back(plain_array(batch.weights)); break;
       case Slot::scale:
         arguments.push_back(plain_array(at::tensor(1 / float(batch.samples)).reshape({})));
         break;

@@ -32,7 +32,7 @@ TEST(WrongTrain, ModelDataAndNumbers) {
        {"mlp --data not/there --strategy mirrored --replicas 1025 --batch-size 2048",
         {"--replicas 1025", "1 to 1024", "mirrored"}}});
   expect_refused(kMlp, {{"--strategy mirored", {"did you mean \"mirrored\"?"}},
-                        {"--strategy tpu", {"not in this version"}},
+                        {"--strategy tpu --plugin xla", {"plugin", "cpu"}},
                         {"--optimizer adan", {"did you mean \"adam\"?"}},
                         {"--replicas 0", {"--replicas", "got \"0\"", "1 to 4096"}},
                         {"--replicas -2", {"--replicas", "got \"-2\""}},

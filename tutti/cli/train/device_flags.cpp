@@ -17,6 +17,10 @@ void add_device_flags(Command& command, DeviceFlags& flags) {
            "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
            "there is none)")
       .also = {"--gpus"};
+  command.add("--plugin", "NAME", &flags.plugin, some_name(),
+              "Of --strategy tpu: the plugin of PJRT that compiles, and has the devices: tpu, cpu "
+              "(a rehearsal; `tools/setup --pjrt` fetches it), cuda, or a path (default: what "
+              "TUTTI_PLUGIN says, else tpu)");
   command.add("--memory-limit", "MIB", &flags.memory_limit_mib, whole_number(1, int64_t{1} << 30),
               "The most that tensors of a process take of each GPU (default: all)");
   command.flag("--deterministic", &flags.deterministic,
@@ -26,6 +30,7 @@ void add_device_flags(Command& command, DeviceFlags& flags) {
 void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
   devices_from(flags.device);
   options.device = flags.device;
+  options.plugin = flags.plugin;
   options.memory_limit_mib = flags.memory_limit_mib;
   options.deterministic = flags.deterministic;
 }

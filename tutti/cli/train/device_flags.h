@@ -1,4 +1,4 @@
-/// --device, --memory-limit and --deterministic, of `train`, `evaluate` and `bench step`.
+/// --device, --plugin, --memory-limit and --deterministic, of `train`, `evaluate` and `bench step`.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -13,6 +13,7 @@ struct Command;
 
 struct DeviceFlags {
   std::string device = "cpu";    ///< as parse_devices() reads it
+  std::string plugin{};          ///< as StrategyOptions has it
   int64_t memory_limit_mib = 0;  ///< of each GPU; 0: none
   bool deterministic = false;    ///< as StrategyOptions has it
 };

@@ -55,6 +55,7 @@ StrategyOptions strategy_options(const EvaluateFlags& flags) {
   StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
   take_devices(flags.devices, options);
   if (several_devices(flags.devices)) options.kind = "mirrored";
+  if (!flags.devices.plugin.empty()) options.kind = "tpu";
   return options;
 }
 

@@ -8,7 +8,9 @@ namespace tutti::cli {
 RecipeFacts recipe_facts(const TrainFlags& flags) {
   const auto large = large_batch_from(flags);
   return {.more_than_a_rule = recipe_from(flags.job.optimizer).more_than_a_rule(),
+          .clips_or_groups = recipe_from(flags.job.optimizer).clips_or_groups(),
           .precision = flags.precision,
+          .steps_per_execution = flags.steps_per_execution,
           .scales_losses = !flags.loss_scaling.empty(),
           .measures = flags.measures,
           .large_batch = large.has_value(),

@@ -48,6 +48,9 @@ Flags training_flags() {
        "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; parameters are "
        "float32",
        one_of("precision", precision_names())},
+      {"CompileOptions::steps_per_execution", "--steps-per-execution", "K", &T::steps_per_execution,
+       "Of --strategy tpu: steps that one run of the compiled program makes",
+       whole_number(1, 1'000)},
       {"CompileOptions::loss_scaling", "--loss-scaling", "FIELD=VALUE,...", &T::loss_scaling,
        "Scales losses before backward, as initial=65536,growth_interval=2000 (default: not)",
        some_name()},

@@ -41,6 +41,7 @@ struct TrainFlags {
   std::string cut;  ///< layers that begin a stage; "": balanced
   std::string recompute = "none";
   std::string precision = "float32";
+  int64_t steps_per_execution = 1;
   std::string loss_scaling;
   bool step_graph = false;
   std::string class_weight;

@@ -44,15 +44,16 @@ Millis silence_for(double time_limit_s) {
 void add_strategy_flags(Command& command, JobFlags& flags, std::vector<std::string> strategies) {
   command.group = "Strategy";
   command.add(
-      "--strategy", "NAME", &flags.strategy, one_of("strategy", std::move(strategies), {"tpu"}),
+      "--strategy", "NAME", &flags.strategy, one_of("strategy", std::move(strategies)),
       "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
       "process), multi_worker (processes), central_storage (threads, one copy of the "
-      "parameters), parameter_server (processes, and servers that update); mirrored by itself "
-      "where --device names several");
+      "parameters), parameter_server (processes, and servers that update), tpu (devices of "
+      "--plugin, for which whole steps are compiled); mirrored by itself where --device names "
+      "several");
   command.add(
       "--replicas", "N", &flags.replicas, whole_number(1, kMostReplicas),
       "Copies of the model that train together, in all (default: 1 for one_device, else the "
-      "workers, one a GPU, or on the CPU the usable cores)");
+      "workers, one a GPU or a device of --plugin, or on the CPU the usable cores)");
   command.add("--mesh", "AXIS=N,...", &flags.mesh, some_name(),
               "Deals the replicas out over axes data, shard, stage and tensor, "
               "\"data=2,stage=2,tensor=2\": "
@@ -256,7 +257,8 @@ int num_ranks_of(const JobFlags& flags) {
   if (!flags.mesh.empty()) return mesh_of(flags).replicas();
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device")
     return ReductionShape::parse(flags.reduction_shape).replicas();
-  if (flags.strategy == "one_device") return static_cast<int>(flags.replicas.value_or(1));
+  if (flags.strategy == "one_device" || flags.strategy == "tpu")
+    return static_cast<int>(flags.replicas.value_or(1));
   if (flags.replicas.value_or(1) > kMostAtOnce)
     throw UsageError(fmt::format("--replicas {}: expected a whole number, 1 to {}, under {}",
                                  *flags.replicas, kMostAtOnce, flags.strategy));
@@ -292,7 +294,9 @@ StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit) {
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
   options.served = served_options(flags.served);
-  const RecipeFacts recipe{.more_than_a_rule = recipe_from(flags.optimizer).more_than_a_rule()};
+  const optim::Recipe optimizer = recipe_from(flags.optimizer);
+  const RecipeFacts recipe{.more_than_a_rule = optimizer.more_than_a_rule(),
+                           .clips_or_groups = optimizer.clips_or_groups()};
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device" && flags.mesh.empty() &&
       flags.replicas && *flags.replicas != replicas)

@@ -141,7 +141,8 @@ CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
           .precision = precision_by_name(flags.precision),
           .loss_scaling = loss_scaling_from(flags),
           .large_batch = large_batch_from(flags),
-          .measures = flags.measures};
+          .measures = flags.measures,
+          .steps_per_execution = flags.steps_per_execution};
 }
 
 parallel::ModelLayout model_layout(const TrainFlags& flags) {

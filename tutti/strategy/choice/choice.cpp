@@ -68,6 +68,7 @@ std::string why_on_cpu(const Asked& asked) {
 UpdaterKind updater_on_cpu(const Asked& asked) {
   const StrategyOptions& options = asked.strategy;
   if (options.uses_servers()) return UpdaterKind::served;
+  if (options.is_compiled()) return UpdaterKind::compiled;
   if (asked.recipe.torch_optimizer || asked.recipe.own_reduction || options.reduction != "fused")
     return UpdaterKind::replicated;
   const bool in_turn = options.kind == "one_device";  // one memory, of which nobody owns a slice

@@ -21,8 +21,10 @@ struct RecipeFacts {
   bool torch_optimizer = false;
   bool own_reduction = false;         ///< given with the optimizer, not by name
   std::string more_than_a_rule{};     ///< optim::Recipe::more_than_a_rule()
+  bool clips_or_groups = false;       ///< it clips gradients, or treats parameters apart
   std::string table{};                ///< name of the first embedding table; "": there is none
   std::string precision = "float32";  ///< of forward and backward
+  int64_t steps_per_execution = 1;
   bool scales_losses = false;
   bool counts_labels = false;     ///< the loss is divided by how many labels count
   bool meets_in_forward = false;  ///< a layer needs all replicas there (SyncBatchNorm)
@@ -106,6 +108,7 @@ enum class UpdaterKind : uint8_t {
   sharded,     ///< slices of the state, the gradients, or the parameters too
   served,      ///< on parameter servers
   on_devices,  ///< the fused step where replicas compute
+  compiled,    ///< programs of a plugin
 };
 
 struct Choice {

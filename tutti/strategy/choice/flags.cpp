@@ -56,6 +56,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--reduction-shape") options.reduction_shape = value;
   if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
   if (flag == "--device") options.device = value;
+  if (flag == "--plugin") options.plugin = value;
   if (flag == "--memory-limit") options.memory_limit_mib = number_of<int64_t>(flag, value, 1);
   if (flag == "--time-limit") options.time_limit = seconds_of(flag, value);
   if (flag == "--shares") take_shares(value, options);
@@ -90,31 +91,14 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
-constexpr std::string_view kFlags[] = {"--strategy",
-                                       "--replicas",
-                                       "--reduction-shape",
-                                       "--threads",
-                                       "--device",
-                                       "--memory-limit",
-                                       "--time-limit",
-                                       "--seed",
-                                       "--shares",
-                                       "--reduction",
-                                       "--sum-order",
-                                       "--engine",
-                                       "--compression",
-                                       "--compression-start",
-                                       "--algorithm-table",
-                                       "--staleness",
-                                       "--drop-slowest",
-                                       "--on-lost-worker",
-                                       "--delay-compensation",
-                                       "--placement",
-                                       "--partition",
-                                       "--host-sums",
-                                       "--mesh",
-                                       "--shard",
-                                       "--tensor-blocks"};
+constexpr std::string_view kFlags[] = {
+    "--strategy",  "--replicas",     "--reduction-shape",   "--threads",
+    "--device",    "--plugin",       "--memory-limit",      "--time-limit",
+    "--seed",      "--shares",       "--reduction",         "--sum-order",
+    "--engine",    "--compression",  "--compression-start", "--algorithm-table",
+    "--staleness", "--drop-slowest", "--on-lost-worker",    "--delay-compensation",
+    "--placement", "--partition",    "--host-sums",         "--mesh",
+    "--shard",     "--tensor-blocks"};
 
 // Words that are near a flag of ours, and others.
 constexpr std::string_view kOtherWords[] = {"--shared"};

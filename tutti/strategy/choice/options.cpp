@@ -15,9 +15,8 @@
 namespace tutti {
 namespace {
 
-const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker",
-                                         "central_storage", "parameter_server"};
-const std::vector<std::string> kLaterKinds = {"tpu"};
+const std::vector<std::string> kKinds = {"one_device",      "mirrored",         "multi_worker",
+                                         "central_storage", "parameter_server", "tpu"};
 constexpr int kMostInTurn = 4096;
 constexpr double kMostGivenShare = 1e9;
 
@@ -93,9 +92,6 @@ const std::vector<std::string>& strategy_kinds() { return kKinds; }
 int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
 
 void check_options(const StrategyOptions& options, int num_workers) {
-  if (std::find(kLaterKinds.begin(), kLaterKinds.end(), options.kind) != kLaterKinds.end())
-    throw UsageError(fmt::format("strategy \"{}\" is not in this version; it has {}", options.kind,
-                                 fmt::join(kKinds, ", ")));
   if (std::find(kKinds.begin(), kKinds.end(), options.kind) == kKinds.end())
     throw UsageError(unknown_message("strategy", options.kind, kKinds));
   const auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {

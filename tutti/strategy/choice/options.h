@@ -34,17 +34,22 @@ struct BySpeed {
 
 /// Unset fields are resolved when a Strategy is made (Strategy::options()).
 struct StrategyOptions {
-  /// one_device, mirrored, multi_worker, central_storage, parameter_server
+  /// one_device, mirrored, multi_worker, central_storage, parameter_server, tpu
   std::string kind = "one_device";
   bool uses_servers() const noexcept { return kind == "parameter_server"; }
+  bool is_compiled() const noexcept { return kind == "tpu"; }
   /// Of the whole world; 0: as many as the mesh has, else one (one_device), cores (mirrored),
-  /// workers. one_device computes all parts of the mesh itself.
+  /// workers, devices (tpu; of plugin cpu, which has as many as it is asked for, one). one_device
+  /// computes all parts of the mesh itself.
   int replicas = 0;
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
   Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
   /// Where replicas compute, as device/devices.h reads it: "cpu", "cuda", "cuda:0x2,1", "auto".
   std::string device = "cpu";
+  /// tpu: which plugin compiles and has the devices, as pjrt::find_plugin() takes it: "tpu", "cpu",
+  /// "cuda", or a path. "": the one that TpuResolver("local") finds.
+  std::string plugin{};
   int64_t memory_limit_mib = 0;  ///< of each GPU, for this process; 0: all that it has
   /// On GPUs: the same bits in every run, at some cost of speed; an operator that cannot is an
   /// error that names it. CPUs give them anyway. Of the whole process, once it is on.

@@ -35,6 +35,8 @@ constexpr std::string_view kOfParts =
 constexpr std::string_view kUnknownSpeed =
     "a layer that needs all replicas in forward (SyncBatchNorm) has them wait for each other, so "
     "that nobody knows how long one computes";
+constexpr std::string_view kWholeSteps =
+    "strategy tpu compiles whole steps, of which {one} is no part in this version";
 constexpr std::string_view kInNumbers = "give shares in numbers (--shares 2,1)";
 constexpr std::string_view kOneOfThem = "give one of them";
 constexpr std::string_view kUseReplicas = "use mirrored, multi_worker or central_storage";
@@ -72,6 +74,29 @@ constexpr Rule kRules[] = {
      kInNumbers},
     {kBySpeed, never, kMeetsInForward, kUnknownSpeed, kInNumbers},
     {kShares, never, kIndependent, "replicas of strategy independent share no batch"},
+
+    {kMovingShares, never, kTpu, "devices of one program do not wait for each other's rows",
+     kInNumbers},
+    {kDevice, never, kTpu, "its devices are those of a plugin", "take --plugin"},
+    {kPlugin, needed, kTpu, "it is what compiles for --strategy tpu"},
+    {kStepsPerExecution, needed, kTpu, "it is of programs that are compiled (--strategy tpu)"},
+    {kCompression, never, kTpu, kWholeSteps, "leave it out"},
+    {kReduction, never, kTpu, "the plugin adds gradients, in an order of its own", "leave it out"},
+    {kShard, never, kTpu, kWholeSteps, "leave it out"},
+    {kMesh, never, kTpu, "it has whole replicas", "take --replicas"},
+    {kTensorBlocks, never, kTpu, "it has whole layers", "leave it out"},
+    {kTorchOptimizer, never, kTpu, "it is a function of LibTorch, and strategy tpu compiles steps",
+     "take one of tutti's rules (optim::adam() and so on)"},
+    {kOwnReduction, never, kTpu, "the plugin adds gradients, in an order of its own",
+     "leave it out"},
+    {kClipsOrGroups, never, kTpu, kWholeSteps, "leave it out"},
+    {kEmbeddingTable, never, kTpu, kWholeSteps, "use nn::Embedding"},
+    {kLossScaling, never, kTpu, "bfloat16 has the range of float32", "leave it out"},
+    {kMeasured, never, kTpu, kWholeSteps, "leave it out"},
+    {kAccumulate, never, kTpu, kWholeSteps, "use a larger batch"},
+    {kInParts, never, kTpu, kWholeSteps, "use more devices (--replicas)"},
+    {kRecomputeTyped, never, kTpu, "the compiler decides what it computes again", "leave it out"},
+    {kResize, never, kTpu, "the plugin has as many devices as it has", kNewStrategy},
 
     {kCompression, never, kServers,
      "strategy parameter_server adds gradients on its servers, so that no compression can be "

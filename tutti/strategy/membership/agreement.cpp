@@ -60,7 +60,7 @@ std::string strategy_words(const StrategyOptions& options, int replicas) {
   // that were typed; who is alone has nobody to agree with. Compared elsewhere: the kind of device,
   // where "auto" must be looked up (worlds.cpp); how GPUs add up (RankOnGpu::sums); the table, by
   // the engine that goes by it; shape, where it is chosen, with one_device alone.
-  const auto& [kind, number, reduction_shape, threads, time_limit, device, memory_limit_mib,
+  const auto& [kind, number, reduction_shape, threads, time_limit, device, plugin, memory_limit_mib,
                deterministic, step_graph, pin, seed, reduction, sum_order, engine, make_reduction,
                compression, table, served, mesh, shard, shard_bucket_bytes, tensor_blocks, shares,
                by_speed, shares_file, alone, typed] = options;
@@ -68,6 +68,7 @@ std::string strategy_words(const StrategyOptions& options, int replicas) {
   lines.add("strategy", kind);
   lines.add("replicas", replicas);
   lines.add("threads a replica", threads == 0 ? "as many as fit" : fmt::format("{}", threads));
+  lines.add("plugin", plugin.empty() ? "none" : plugin);
   lines.add("deterministic", deterministic);
   lines.add("step_graph", step_graph);
   lines.add("seed", seed);

@@ -8,8 +8,10 @@
 #include "tutti/base/typed.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/cluster/spec/tpu_resolver.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/pjrt/client.h"
 #include "tutti/queues/config.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 
@@ -45,6 +47,29 @@ World one_device_world(StrategyOptions& options, const mesh::Mesh& mesh) {
                                  options.reduction_shape, world.shape.replicas(), replicas));
   world.size = world.local = world.here = world.shape.replicas();
   if (options.mesh.empty()) options.replicas = world.size;
+  return world;
+}
+
+constexpr Millis kPluginBegins{60'000};  // one for TPUs may ask a server for as long
+
+// One process drives all devices, each of which is a replica, as it does replicas in turn.
+World plugin_world(StrategyOptions& options) {
+  const cluster::TpuResolver resolver(options.plugin.empty() ? "local" : options.plugin);
+  require_one_host(resolver);
+  options.plugin = resolver.plugin();
+  World world;
+  world.plugin = std::make_shared<const pjrt::Client>(pjrt::Client::open(
+      pjrt::find_plugin(options.plugin),
+      {.options = pjrt::options_for(options.plugin, std::max(1, options.replicas)),
+       .limit = std::max(options.time_limit, kPluginBegins)}));
+  const int devices = world.plugin->num_devices();
+  if (options.replicas > devices)
+    throw UsageError(fmt::format("--replicas {}: {} has {}; each replica is one", options.replicas,
+                                 pjrt::words_of(world.plugin->facts()), devices));
+  if (options.replicas == 0) options.replicas = devices;
+  world.size = world.local = world.here = options.replicas;
+  world.shape = ReductionShape::flat(world.size);
+  options.pin = false;
   return world;
 }
 
@@ -203,6 +228,15 @@ mesh::Mesh mesh_of(StrategyOptions& options) {
 
 }  // namespace
 
+void require_one_host(const cluster::TpuResolver& resolver) {
+  if (resolver.num_workers() > 1)
+    throw UsageError(
+        fmt::format("strategy tpu: {} hosts, of which this is number {}: in this version all "
+                    "devices are of one "
+                    "process; take a TPU of one host, or train by multi_worker on CPUs or GPUs",
+                    resolver.num_workers(), resolver.worker()));
+}
+
 void require_same_data(const Membership& members, std::string_view operation, std::string_view what,
                        const data::Dataset& dataset, uint64_t seed) {
   if (!members.in_step()) return;
@@ -233,7 +267,8 @@ World make_world(StrategyOptions& options) {
   World world = options.kind == "one_device"     ? one_device_world(options, mesh)
                 : options.kind == "multi_worker" ? multi_worker_world(options)
                 : options.uses_servers()         ? parameter_server_world(options)
-                                         : mirrored_world(options, elsewhere ? devices.size() : 0);
+                : options.is_compiled()          ? plugin_world(options)
+                                        : mirrored_world(options, elsewhere ? devices.size() : 0);
   world.time_limit = options.time_limit;
   world.asked = strategy_words(options, options.replicas);
   const Membership members(world);

@@ -7,6 +7,7 @@
 #include "tutti/strategy/mesh/detail/mesh_updater.h"
 #include "tutti/strategy/optimizer/detail/optimizer_state.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/compiled/compiled_updater.h"
 #include "tutti/sync/sharded/sharded_updater.h"
 
 namespace tutti {
@@ -25,7 +26,10 @@ Choice choice_of(const ReplicatedModules& modules, const optim::Recipe* recipe,
   const Strategy strategy = modules.strategy();
   const World& world = strategy.world();
   RecipeFacts facts{.torch_optimizer = recipe == nullptr, .own_reduction = own_reduction};
-  if (recipe != nullptr) facts.more_than_a_rule = recipe->more_than_a_rule();
+  if (recipe != nullptr) {
+    facts.more_than_a_rule = recipe->more_than_a_rule();
+    facts.clips_or_groups = recipe->clips_or_groups();
+  }
   const auto tables = tables_of(table_layers_of(*modules.module(0)));
   if (!tables.empty()) facts.table = tables.front().name;
   Machine machine = detail::machine_here(strategy.options());
@@ -115,7 +119,9 @@ void Optimizer::State::update_by(const optim::Recipe& recipe, const Choice& choi
         },
         &recipe);
   };
-  if (choice.updater == UpdaterKind::on_devices) {
+  if (choice.updater == UpdaterKind::compiled) {
+    bound(make_compiled_updater(world, recipe, named()), specs, recipe.rule());
+  } else if (choice.updater == UpdaterKind::on_devices) {
     log_sums(world, options.sum_order);
     bound(make_device_updater(world, recipe, named(), {.order = options.sum_order}), specs,
           recipe.rule());

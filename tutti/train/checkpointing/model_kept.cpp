@@ -7,6 +7,7 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/queues/upload.h"
+#include "tutti/strategy/detail/on_host.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/device_generators.h"
 #include "tutti/train/model/weights.h"
@@ -173,6 +174,7 @@ class KeptGenerators final : public Kept {
   KeptTensors tensors() const override {
     const World& world = strategy_.world();
     Tensors drawn(static_cast<size_t>(world.local)), on_devices(drawn);
+    const OnHost on_host(strategy_);
     strategy_.run([&](ReplicaContext& replica) {
       const auto local = static_cast<size_t>(replica.local_rank());
       drawn[local] = replica.generator().get_state();
@@ -204,6 +206,7 @@ class KeptGenerators final : public Kept {
 
   // Each replica gets its own where there are as many, and each process where there are as many.
   void load(const CheckpointRead& read) override {
+    const OnHost on_host(strategy_);
     if (read.manifest.replicas == strategy_.num_replicas_in_sync())
       strategy_.run([&](ReplicaContext& replica) { load_of(replica, read); });
     const World& world = strategy_.world();

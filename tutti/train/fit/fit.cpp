@@ -65,7 +65,9 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return waited || !input.replaced.empty() ? input.to_string() : "";
 }
 
-bool computes_alone(const World& world) { return world.processes() == 1 && world.threads() == 1; }
+bool computes_alone(const World& world) {
+  return world.processes() == 1 && world.threads() == 1 && world.plugin == nullptr;
+}
 
 }  // namespace
 
@@ -220,7 +222,7 @@ void Fit::agree() {
 
 void Fit::say_what_is_not_planned() const {
   const auto* const graph = dynamic_cast<const nn::GraphModule*>(model_.modules.module(0).get());
-  if (graph == nullptr || graph->why_not_planned().empty()) return;
+  if (graph == nullptr || model_.plugin || graph->why_not_planned().empty()) return;
   log(LogLevel::info, "fit: the graph is run by autograd, not as one planned step: {}",
       graph->why_not_planned());
 }
@@ -353,6 +355,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
 std::unique_ptr<Pace> pace_of(Fit& fit) {
   const ps::Client* const servers = fit.optimizer().updater().parts().client;
   const World& world = fit.strategy().world();
+  if (world.plugin) return make_by_plugin(fit);
   if (not_in_step(servers)) return make_by_lease(fit);
   if (servers != nullptr && servers->spec().drop_slowest > 0) return make_in_step_but_late(fit);
   if (!fit.strategy().membership().all_stay()) return make_in_step_but_lost(fit);

@@ -44,11 +44,15 @@ StepInput Fit::input_of(ReplicaContext& replica, const Epoch& epoch, int64_t fir
   return input;
 }
 
+void Fit::begin_step() {
+  report_step(compiled_.optimizer.version() + 1, number_);
+  if (compiled_.rate)
+    compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
+}
+
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
                Tally& tally) {
-  if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1, number_);
-  if (compiled_.rate && replica.local_rank() == 0)
-    compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
+  if (replica.local_rank() == 0) begin_step();
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
   if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(first);

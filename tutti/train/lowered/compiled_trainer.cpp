@@ -5,82 +5,97 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <utility>
 
+#include "tutti/base/clock.h"
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/random.h"
-#include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/lower_graph.h"
 #include "tutti/nn/lower_rule.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/lowered/step.h"
+#include "tutti/train/lowered/detail/rows.h"
 
 namespace tutti {
+
+using detail::array_with;
+using detail::filled_up;
+using detail::require_fits;
+
 namespace {
 
-template <class T>
-Array array_with(std::vector<int64_t> shape, const std::vector<T>& values) {
-  Array array = Array::zeros(dtype_of<T>(), std::move(shape));
-  std::ranges::copy(values, array.as<T>().begin());
-  return array;
-}
+constexpr size_t kMostTakenBack = 4096;
+constexpr const char* kLeftOut = ".left_out";
 
-/// `rows` rows, those of `array` first, then the first of `like`: one that the model can take.
-Array filled_up(const Array& array, int64_t rows, const Array& like) {
-  if (array.shape()[0] == rows) return array;
-  std::vector<int64_t> shape = array.shape();
-  shape[0] = rows;
-  Array whole = Array::zeros(array.dtype(), shape);
-  const auto row_bytes = static_cast<size_t>(whole.num_bytes() / rows);
-  auto* to = static_cast<std::byte*>(whole.data());
-  std::memcpy(to, array.data(), static_cast<size_t>(array.num_bytes()));
-  for (int64_t row = array.shape()[0]; row < rows; ++row)
-    std::memcpy(to + static_cast<size_t>(row) * row_bytes, like.data(), row_bytes);
-  return whole;
-}
-
-std::string words_of(const hlo::Type& type) { return hlo::to_string(type); }
-std::string words_of(const Array& array) { return array.to_string(); }
-
-void require_fits(std::string_view what, const Array& array, const hlo::Type& type, bool any_rows) {
-  const auto& got = array.shape();
-  const bool shapes = got.size() == type.shape.size() &&
-                      std::equal(got.begin() + (any_rows && !got.empty() ? 1 : 0), got.end(),
-                                 type.shape.begin() + (any_rows && !got.empty() ? 1 : 0));
-  if (array.dtype() != type.dtype || !shapes)
-    throw UsageError(
-        fmt::format("compiled step: {} is {}, expected {}", what, words_of(array), words_of(type)));
-}
-
-/// Of a step, before the trainer has taken it.
-struct StepNumbers {
+/// A step that the trainer has not taken yet.
+struct StepToCome {
+  const std::vector<CompiledPart>* parts = nullptr;
+  size_t largest = 0;  ///< the part with the most rows
+  std::vector<int64_t> first_rows{};
   optim::StepScalars scalars;
-  double scale = 0;  ///< of what rows lose
+  double scale = 0;    ///< of what rows lose
+  int64_t update = 0;  ///< updates before it
 };
 
-/// Whose value is the same on all devices, or each device's own.
-bool is_kept(Slot slot) {
-  return slot == Slot::parameter || slot == Slot::fixed || slot == Slot::state ||
-         slot == Slot::buffer;
+template <class T>
+Array array_of_list(std::vector<int64_t> shape, const std::vector<T>& values) {
+  return array_with(std::move(shape), std::span<const T>(values));
+}
+
+/// Row `number`, without that dimension.
+Array number_of(const Array& stacked, int64_t number) {
+  const Array row = stacked.rows(number, number + 1);
+  return Array::view(row.data(), row.dtype(), {row.shape().begin() + 1, row.shape().end()},
+                     row.owner());
+}
+
+/// [count, ...] of so many of one shape; itself of one.
+Array stacked(std::vector<Array> arrays) {
+  if (arrays.size() == 1) return std::move(arrays[0]);
+  std::vector<int64_t> shape = arrays[0].shape();
+  shape.insert(shape.begin(), std::ssize(arrays));
+  Array all = Array::zeros(arrays[0].dtype(), std::move(shape));
+  auto* to = static_cast<std::byte*>(all.data());
+  for (const Array& one : arrays) {
+    std::memcpy(to, one.data(), static_cast<size_t>(one.num_bytes()));
+    to += one.num_bytes();
+  }
+  return all;
 }
 
 }  // namespace
 
-double CompiledResult::loss(const Deadline& deadline) const {
-  results_.wait(deadline);
-  return results_.outputs[0][static_cast<size_t>(loss_place_)].to_host(deadline).as<float>()[0] *
-         scale_;
+struct CompiledResult::Run {
+  pjrt::Results results;
+  int loss = 0, output = -1;  ///< their places
+  int64_t steps = 1;
+  std::map<std::pair<size_t, int>, Array> read{};  ///< by replica and place
+
+  const Array& on_host(size_t replica, int place, const Deadline& deadline) {
+    const auto found = read.find({replica, place});
+    if (found != read.end()) return found->second;
+    results.wait(deadline);
+    Array array = results.outputs[replica][static_cast<size_t>(place)].to_host(deadline);
+    return read.emplace(std::pair(replica, place), std::move(array)).first->second;
+  }
+};
+
+double CompiledResult::sum(const Deadline& deadline) const {
+  return run_->on_host(0, run_->loss, deadline).as<float>()[static_cast<size_t>(number_)];
 }
 
+double CompiledResult::loss(const Deadline& deadline) const { return sum(deadline) * scale_; }
+
 std::vector<Array> CompiledResult::outputs(const Deadline& deadline) const {
-  if (output_place_ < 0)
+  if (run_->output < 0)
     throw UsageError("a compiled step gives outputs where CompiledOptions::outputs is set");
-  results_.wait(deadline);
   std::vector<Array> all;
-  for (size_t replica = 0; replica < rows_.size(); ++replica)
-    all.push_back(
-        results_.outputs[replica][static_cast<size_t>(output_place_)].to_host(deadline).rows(
-            0, rows_[replica]));
+  for (size_t replica = 0; replica < rows_.size(); ++replica) {
+    const Array& read = run_->on_host(replica, run_->output, deadline);
+    const Array own = run_->steps == 1 ? read : number_of(read, number_);
+    all.push_back(own.rows(0, rows_[replica]));
+  }
   return all;
 }
 
@@ -90,18 +105,20 @@ struct CompiledTrainer::State {
     pjrt::Program program;
   };
 
-  nn::Graph graph;
+  CompiledModel model;
   Loss loss;
   optim::Rule rule;
-  pjrt::Client client;
-  CompiledOptions options;
-  std::vector<SlotOf> shapes;  ///< all that a step of one row takes
-  std::vector<SlotOf> kept;    ///< of those, what stays on the devices
-  std::vector<std::map<std::string, pjrt::Buffer>> devices;  ///< what each replica keeps
-  std::map<int64_t, Compiled> steps, predictions;            ///< by rows of a replica
+  std::vector<SlotOf> targets;                                 ///< of a step of one row
+  std::map<std::pair<int64_t, int64_t>, Compiled> programs{};  ///< by steps, rows of a replica
+  detail::LargerProgram larger{};
   std::vector<int> dropouts;
-  optim::StepScalars scalars;
+  uint64_t seed;
+  optim::StepScalars scalars{};
+  std::deque<optim::StepScalars> before{};  ///< of steps that may be left out, the newest last
   int64_t updates = 0;
+
+  const nn::Graph& graph() const { return model.graph(); }
+  const CompiledOptions& options() const { return model.options(); }
 
   /// Zeros, but for states that the rule begins elsewhere.
   Array first_value(const SlotOf& slot) const {
@@ -113,69 +130,76 @@ struct CompiledTrainer::State {
     return array;
   }
 
-  LoweredProgram lowered(int64_t rows) const {
-    return lower_step(graph, loss, rule,
+  LoweredProgram lowered(int64_t rows, int64_t steps = 1) const {
+    return lower_step(graph(), loss, rule,
                       {.batch = rows,
-                       .replicas = options.replicas,
-                       .product = options.product,
-                       .target = target_type(graph, loss, rows),
-                       .outputs = options.outputs});
+                       .replicas = options().replicas,
+                       .product = options().product,
+                       .target = target_type(graph(), loss, rows),
+                       .outputs = options().outputs,
+                       .leaves_out_bad = options().leaves_out_bad,
+                       .steps = steps});
   }
 
   /// Of so many rows, or of more, filled up: nothing is compiled for a last batch.
-  const std::pair<const int64_t, Compiled>& step_of(int64_t rows) {
-    const auto found = steps.lower_bound(rows);
-    if (found != steps.end()) return *found;
-    LoweredProgram program = lowered(rows);
-    pjrt::Program compiled = client.compile(program.text, {.replicas = options.replicas});
-    return *steps.emplace(rows, Compiled{std::move(program), std::move(compiled)}).first;
+  std::pair<int64_t, const Compiled*> program_of(int64_t steps, int64_t rows) {
+    const auto found = programs.lower_bound({steps, rows});
+    if (found != programs.end() && found->first.first == steps &&
+        larger.serve(rows, found->first.second))
+      return {found->first.second, &found->second};
+    LoweredProgram program = lowered(rows, steps);
+    const TimePoint begin = Clock::now();
+    pjrt::Program compiled = model.client().compile(program.text, {.replicas = options().replicas});
+    log(LogLevel::info, "compiled {} of {} rows on each of {} devices in {:.2f} s",
+        steps == 1 ? "a step" : fmt::format("{} steps", steps), rows, options().replicas,
+        std::chrono::duration<double>(Clock::now() - begin).count());
+    const auto made =
+        programs.emplace(std::pair(steps, rows), Compiled{std::move(program), std::move(compiled)});
+    return {rows, &made.first->second};
   }
 
-  const Compiled& prediction_of(int64_t rows) {
-    const auto found = predictions.find(rows);
-    if (found != predictions.end()) return found->second;
-    LoweredProgram program = lower_prediction(graph, rows, options.product);
-    pjrt::Program compiled = client.compile(program.text, {.replicas = 1});
-    return predictions.emplace(rows, Compiled{std::move(program), std::move(compiled)})
-        .first->second;
-  }
-
-  Array dropout_keys() const {
+  Array dropout_keys(int64_t update) const {
     std::vector<uint32_t> words;
     for (const int place : dropouts) {
       const uint64_t key =
-          random_key(options.seed, RandomPurpose::dropout,
-                     {static_cast<uint64_t>(updates), static_cast<uint64_t>(place), 1});
+          random_key(seed, RandomPurpose::dropout,
+                     {static_cast<uint64_t>(update), static_cast<uint64_t>(place), 1});
       words.push_back(static_cast<uint32_t>(key));
       words.push_back(static_cast<uint32_t>(key >> 32));
     }
-    return array_with(std::vector<int64_t>{std::ssize(dropouts), 2}, words);
+    return array_of_list(std::vector<int64_t>{std::ssize(dropouts), 2}, words);
   }
 
   /// What a slot of a step has on this replica, unless it is kept there.
-  Array value_of(const SlotOf& slot, const CompiledPart& part, const CompiledPart& like,
-                 int64_t rows, int64_t first_row, const StepNumbers& step) const {
+  Array value_of(const SlotOf& slot, const StepToCome& step, size_t replica, int64_t rows) const {
+    const CompiledPart& part = (*step.parts)[replica];
+    const CompiledPart& like = (*step.parts)[step.largest];
     switch (slot.slot) {
       case Slot::target: return filled_up(part.target, rows, like.target);
-      case Slot::row_weights: {
+      case Slot::row_weights:
+      case Slot::loss_weights: {
         std::vector<float> weights(static_cast<size_t>(rows), 0.F);
-        std::fill_n(weights.begin(), part.rows(), 1.F);
-        return array_with(std::vector<int64_t>{rows}, weights);
+        if (slot.slot == Slot::loss_weights && part.weights.num_elements() > 0)
+          std::ranges::copy(part.weights.as<float>(), weights.begin());
+        else
+          std::fill_n(weights.begin(), part.rows(), 1.F);
+        return array_of_list(std::vector<int64_t>{rows}, weights);
       }
       case Slot::scale:
-        return array_with(std::vector<int64_t>{}, std::vector{static_cast<float>(step.scale)});
+        return array_of_list(std::vector<int64_t>{}, std::vector{static_cast<float>(step.scale)});
       case Slot::scalars:
-        return array_with(std::vector<int64_t>{nn::kLoweredScalars},
-                          nn::lowered_scalars(step.scalars));
-      case Slot::dropout_keys: return dropout_keys();
+        return array_of_list(std::vector<int64_t>{nn::kLoweredScalars},
+                             nn::lowered_scalars(step.scalars));
+      case Slot::dropout_keys: return dropout_keys(step.update);
       case Slot::first_row: {
-        const auto row = static_cast<uint64_t>(first_row);
-        return array_with(std::vector<int64_t>{2}, std::vector{static_cast<uint32_t>(row),
-                                                               static_cast<uint32_t>(row >> 32)});
+        const auto row = static_cast<uint64_t>(step.first_rows[replica]);
+        return array_of_list(
+            std::vector<int64_t>{2},
+            std::vector{static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32)});
       }
       default: {
-        const auto found = std::ranges::find(graph.inputs(), slot.name, &nn::Port::name);
-        const auto input = static_cast<size_t>(found - graph.inputs().begin());
+        const auto found = std::ranges::find(graph().inputs(), slot.name, &nn::Port::name);
+        const auto input = static_cast<size_t>(found - graph().inputs().begin());
         return filled_up(part.inputs[input], rows, like.inputs[input]);
       }
     }
@@ -195,197 +219,187 @@ struct CompiledTrainer::State {
     return counted > 0 ? labels / samples / counted : 0;
   }
 
-  /// Inputs as they are, whatever their rows; tokens that an embedding has.
-  void check_inputs(const std::vector<Array>& inputs) const {
-    if (inputs.size() != graph.inputs().size())
-      throw UsageError(fmt::format("compiled step: got {} inputs, expected {}", inputs.size(),
-                                   graph.inputs().size()));
-    size_t input = 0;
-    for (const SlotOf& slot : shapes)
-      if (slot.slot == Slot::input)
-        require_fits(fmt::format("input \"{}\"", slot.name), inputs[input++], slot.type,
-                     /*any_rows=*/true);
-    for (const nn::Node& node : graph.nodes())
-      if (const auto* embedding = std::get_if<nn::op::Embedding>(&node.op))
-        for (size_t i = 0; i < inputs.size(); ++i)
-          if (graph.inputs()[i].node == node.inputs[0] && inputs[i].dtype() == DType::int64)
-            nn::detail::require_tokens(fmt::format("embedding of {} tokens", embedding->vocabulary),
-                                       tensor_of(inputs[i]), embedding->vocabulary);
-  }
-
   void check(const CompiledPart& part) const {
-    check_inputs(part.inputs);
-    for (const SlotOf& slot : shapes)
-      if (slot.slot == Slot::target)
-        require_fits("target", part.target, slot.type, /*any_rows=*/true);
+    model.check_inputs(part.inputs);
+    for (const SlotOf& slot : targets)
+      require_fits("target", part.target, slot.type, /*any_rows=*/true);
+    if (const auto weights = part.weights.num_elements();
+        weights > 0 && (part.weights.dtype() != DType::float32 || weights != part.rows()))
+      throw UsageError(fmt::format("compiled step: weights are {}, expected float32 [{}]",
+                                   part.weights.to_string(), part.rows()));
     for (const Array& one : part.inputs)
       if (one.shape()[0] != part.target.shape()[0])
         throw UsageError(fmt::format("compiled step: {} rows of inputs, {} of targets",
                                      one.shape()[0], part.target.shape()[0]));
-    std::vector<int64_t> shape = graph.output_shape();
+    std::vector<int64_t> shape = graph().output_shape();
     shape.insert(shape.begin(), part.rows());
     loss.kernel().check_targets(at::empty(shape), tensor_of(part.target));
+  }
+
+  StepToCome step_to_come(const std::vector<CompiledPart>& parts, optim::StepScalars scalars,
+                          int64_t update) const {
+    if (std::ssize(parts) != options().replicas)
+      throw UsageError(fmt::format("compiled step: got {} parts for {} replicas", parts.size(),
+                                   options().replicas));
+    StepToCome step{.parts = &parts, .scalars = scalars, .update = update};
+    int64_t rows = 0;
+    for (size_t replica = 0; replica < parts.size(); ++replica) {
+      check(parts[replica]);
+      step.first_rows.push_back(rows);
+      rows += parts[replica].rows();
+      if (parts[replica].rows() > parts[step.largest].rows()) step.largest = replica;
+    }
+    if (rows == 0) throw UsageError("compiled step: a batch without rows");
+    step.scale = scale_of(parts);
+    return step;
+  }
+
+  /// Starts a run of all of them.
+  CompiledResult::Run start(const std::vector<StepToCome>& steps) {
+    int64_t most = 0;
+    for (const StepToCome& step : steps) most = std::max(most, (*step.parts)[step.largest].rows());
+    const auto& [rows, compiled] = program_of(std::ssize(steps), most);
+    const auto replicas = static_cast<size_t>(options().replicas);
+    std::vector<std::vector<pjrt::Buffer>> sent(replicas);
+    std::vector<std::vector<const pjrt::Buffer*>> lists(replicas);
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      sent[replica].reserve(compiled->lowered.arguments.size());
+      for (const SlotOf& slot : compiled->lowered.arguments) {
+        if (is_kept(slot.slot)) {
+          lists[replica].push_back(&model.value(static_cast<int>(replica), slot.name));
+          continue;
+        }
+        std::vector<Array> values;
+        for (const StepToCome& step : steps) values.push_back(value_of(slot, step, replica, rows));
+        sent[replica].push_back(
+            model.client().to_device(stacked(std::move(values)), static_cast<int>(replica)));
+        lists[replica].push_back(&sent[replica].back());
+      }
+    }
+    CompiledResult::Run run{.results = compiled->program.run(lists), .steps = std::ssize(steps)};
+    for (size_t k = 0; k < compiled->lowered.results.size(); ++k) {
+      const SlotOf& slot = compiled->lowered.results[k];
+      if (slot.slot == Slot::loss) run.loss = static_cast<int>(k);
+      if (slot.slot == Slot::output) run.output = static_cast<int>(k);
+      if (is_kept(slot.slot))
+        for (size_t replica = 0; replica < replicas; ++replica)
+          model.become(static_cast<int>(replica), slot.name, run.results.outputs[replica][k]);
+    }
+    return run;
+  }
+
+  void count(const StepToCome& step) {
+    if (options().leaves_out_bad) before.push_back(scalars);
+    if (before.size() > kMostTakenBack) before.pop_front();
+    scalars = step.scalars;
+    ++updates;
   }
 };
 
 CompiledTrainer::CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, pjrt::Client client,
-                                 CompiledOptions options)
-    : state_(std::make_unique<State>(State{std::move(graph),
-                                           std::move(loss),
-                                           std::move(rule),
-                                           std::move(client),
-                                           options,
-                                           {},
-                                           {},
-                                           {},
-                                           {},
-                                           {},
-                                           {}})) {
-  if (options.product != DType::float32 && options.product != DType::bfloat16)
-    throw UsageError(fmt::format("compiled step: products of {}, expected float32 or bfloat16",
-                                 name_of(options.product)));
-  const auto classes = state_->loss.kernel().classes();
-  if (classes && *classes != state_->graph.output_shape().back())
+                                 const CompiledOptions& options)
+    : state_(std::make_unique<State>(
+          State{.model = CompiledModel(std::move(graph), std::move(client), options),
+                .loss = std::move(loss),
+                .rule = std::move(rule),
+                .targets = {},
+                .dropouts = {},
+                .seed = options.seed})) {
+  State& s = *state_;
+  const auto classes = s.loss.kernel().classes();
+  if (classes && *classes != s.graph().output_shape().back())
     throw UsageError(fmt::format("loss \"{}\" has weights of {} classes, the model gives {}",
-                                 state_->loss.name(), *classes,
-                                 state_->graph.output_shape().back()));
-  if (options.replicas < 1 || options.replicas > state_->client.num_devices())
-    throw UsageError(fmt::format("{} replicas on the {} devices of {}: expected 1 to {}",
-                                 options.replicas, state_->client.num_devices(),
-                                 pjrt::words_of(state_->client.facts()),
-                                 state_->client.num_devices()));
-  state_->dropouts = nn::dropouts_of(state_->graph);
-  state_->devices.resize(static_cast<size_t>(options.replicas));
-  state_->shapes = state_->lowered(1).arguments;
+                                 s.loss.name(), *classes, s.graph().output_shape().back()));
+  s.dropouts = nn::dropouts_of(s.graph());
+  std::vector<SlotOf> own;
   std::map<std::string, Array> begun;
-  for (const SlotOf& slot : state_->shapes) {
-    if (!is_kept(slot.slot)) continue;
-    state_->kept.push_back(slot);
-    begun.emplace(slot.name, state_->first_value(slot));
+  for (const SlotOf& slot : s.lowered(1).arguments) {
+    if (slot.slot == Slot::target) s.targets.push_back(slot);
+    if (slot.slot != Slot::state && slot.slot != Slot::left_out) continue;
+    own.push_back(slot);
+    begun.emplace(slot.name, s.first_value(slot));
   }
-  load(begun);
+  s.model.keep(own);
+  s.model.load(begun);
 }
 
 CompiledTrainer::~CompiledTrainer() = default;
 CompiledTrainer::CompiledTrainer(CompiledTrainer&&) noexcept = default;
 
 void CompiledTrainer::load(const std::map<std::string, Array>& values) {
-  for (const auto& [name, array] : values) {
-    const auto slot = std::ranges::find(state_->kept, name, &SlotOf::name);
-    if (slot == state_->kept.end())
-      throw UsageError(
-          fmt::format("compiled step: there is no parameter, state or buffer \"{}\"", name));
-    require_fits(fmt::format("\"{}\"", name), array, slot->type, /*any_rows=*/false);
-  }
-  auto devices = state_->devices;  // all of it, or nothing
-  for (size_t replica = 0; replica < devices.size(); ++replica)
-    for (const auto& [name, array] : values)
-      devices[replica].insert_or_assign(name,
-                                        state_->client.to_device(array, static_cast<int>(replica)));
-  state_->devices = std::move(devices);
+  state_->model.load(values);
 }
 
-void CompiledTrainer::set_updates(int64_t updates) {
+std::map<std::string, Array> CompiledTrainer::values() const { return state_->model.values(); }
+void CompiledTrainer::check(const CompiledPart& part) const { state_->check(part); }
+CompiledModel& CompiledTrainer::model() noexcept { return state_->model; }
+
+void CompiledTrainer::set_updates(int64_t updates,
+                                  const std::optional<optim::StepScalars>& scalars) {
   if (updates < 0)
     throw UsageError(fmt::format("compiled step: {} updates, expected 0 or more", updates));
-  state_->scalars = {};
-  for (int64_t i = 0; i < updates; ++i)
-    state_->scalars = state_->rule.next(state_->scalars, state_->rule.learning_rate());
-  state_->updates = updates;
+  State& s = *state_;
+  s.scalars = scalars.value_or(optim::StepScalars{});
+  for (int64_t i = 0; i < updates && !scalars; ++i)
+    s.scalars = s.rule.next(s.scalars, s.rule.learning_rate());
+  s.before.clear();
+  s.updates = updates;
 }
 
 int64_t CompiledTrainer::updates() const { return state_->updates; }
+const optim::StepScalars& CompiledTrainer::scalars() const { return state_->scalars; }
+void CompiledTrainer::set_seed(uint64_t seed) { state_->seed = seed; }
 
-std::map<std::string, Array> CompiledTrainer::values() const {
-  const Deadline deadline(state_->options.limit);
-  std::map<std::string, Array> values;
-  for (const SlotOf& slot : state_->kept) {
-    Array array = state_->devices[0].at(slot.name).to_host(deadline);
-    if (slot.slot == Slot::buffer && slot.type.dtype == DType::float32) {
-      std::vector<double> sums(static_cast<size_t>(array.num_elements()), 0.0);
-      for (const auto& device : state_->devices) {
-        const Array own = device.at(slot.name).to_host(deadline);
-        for (size_t i = 0; i < sums.size(); ++i) sums[i] += own.as<float>()[i];
-      }
-      for (size_t i = 0; i < sums.size(); ++i)
-        array.as<float>()[i] =
-            static_cast<float>(sums[i] / static_cast<double>(state_->devices.size()));
-    }
-    values.emplace(slot.name, std::move(array));
-  }
-  return values;
+int64_t CompiledTrainer::take_back_left_out() {
+  State& s = *state_;
+  if (!s.options().leaves_out_bad) return 0;
+  const Array counted = s.model.value(0, kLeftOut).to_host(Deadline(s.options().limit));
+  const auto left_out = static_cast<size_t>(counted.as<float>()[0]);
+  if (left_out == 0) return 0;
+  if (left_out > s.before.size())
+    throw UsageError(fmt::format(
+        "compiled step: {} steps were left out since a loss was not finite, of which {} are "
+        "remembered: read losses, and call take_back_left_out(), sooner",
+        left_out, s.before.size()));
+  s.scalars = s.before[s.before.size() - left_out];
+  s.before.clear();
+  s.updates -= static_cast<int64_t>(left_out);
+  s.model.load({{kLeftOut, Array::zeros(DType::float32, {})}});
+  return static_cast<int64_t>(left_out);
 }
 
 CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, double learning_rate) {
-  State& s = *state_;
-  if (parts.size() != s.devices.size())
-    throw UsageError(
-        fmt::format("compiled step: got {} parts for {} replicas", parts.size(), s.devices.size()));
-  CompiledResult result;
-  for (const CompiledPart& part : parts) {
-    s.check(part);
-    result.rows_.push_back(part.rows());
-  }
-  const auto most = std::ranges::max_element(result.rows_);
-  if (*most == 0) throw UsageError("compiled step: a batch without rows");
-  const CompiledPart& like = parts[static_cast<size_t>(most - result.rows_.begin())];
-  const auto& [rows, compiled] = s.step_of(*most);
-  const StepNumbers step{s.rule.next(s.scalars, learning_rate), s.scale_of(parts)};
-  result.scale_ = step.scale;
+  return std::move(steps({parts}, {learning_rate}).front());
+}
 
-  std::vector<std::vector<pjrt::Buffer>> sent(parts.size());
-  std::vector<std::vector<const pjrt::Buffer*>> lists(parts.size());
-  int64_t first_row = 0;
-  for (size_t replica = 0; replica < parts.size(); ++replica) {
-    sent[replica].reserve(compiled.lowered.arguments.size());
-    for (const SlotOf& slot : compiled.lowered.arguments) {
-      if (is_kept(slot.slot)) {
-        lists[replica].push_back(&s.devices[replica].at(slot.name));
-        continue;
-      }
-      const Array value = s.value_of(slot, parts[replica], like, rows, first_row, step);
-      sent[replica].push_back(s.client.to_device(value, static_cast<int>(replica)));
-      lists[replica].push_back(&sent[replica].back());
-    }
-    first_row += parts[replica].rows();
+std::vector<CompiledResult> CompiledTrainer::steps(
+    const std::vector<std::vector<CompiledPart>>& steps,
+    const std::vector<double>& learning_rates) {
+  if (steps.empty() || steps.size() != learning_rates.size())
+    throw UsageError(fmt::format("compiled step: {} steps, {} learning rates", steps.size(),
+                                 learning_rates.size()));
+  State& s = *state_;
+  std::vector<StepToCome> to_come;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const optim::StepScalars& before = k == 0 ? s.scalars : to_come.back().scalars;
+    to_come.push_back(s.step_to_come(steps[k], s.rule.next(before, learning_rates[k]),
+                                     s.updates + static_cast<int64_t>(k)));
   }
-  result.results_ = compiled.program.run(lists);
-  s.scalars = step.scalars;
-  ++s.updates;
-  for (size_t k = 0; k < compiled.lowered.results.size(); ++k) {
-    const SlotOf& slot = compiled.lowered.results[k];
-    if (slot.slot == Slot::loss) result.loss_place_ = static_cast<int>(k);
-    if (slot.slot == Slot::output) result.output_place_ = static_cast<int>(k);
-    if (is_kept(slot.slot))
-      for (size_t replica = 0; replica < parts.size(); ++replica)
-        s.devices[replica].insert_or_assign(slot.name, result.results_.outputs[replica][k]);
+  const auto run = std::make_shared<CompiledResult::Run>(s.start(to_come));
+  for (const StepToCome& step : to_come) s.count(step);
+  std::vector<CompiledResult> results;
+  for (size_t k = 0; k < to_come.size(); ++k) {
+    CompiledResult& result = results.emplace_back(CompiledResult());
+    result.run_ = run;
+    result.number_ = static_cast<int64_t>(k);
+    result.scale_ = to_come[k].scale;
+    for (const CompiledPart& part : steps[k]) result.rows_.push_back(part.rows());
   }
-  return result;
+  return results;
 }
 
 std::vector<Array> CompiledTrainer::predict(const std::vector<Array>& inputs) {
-  State& s = *state_;
-  s.check_inputs(inputs);
-  const State::Compiled& compiled = s.prediction_of(inputs[0].shape()[0]);
-  std::vector<pjrt::Buffer> sent;
-  sent.reserve(inputs.size());
-  std::vector<const pjrt::Buffer*> list;
-  for (const SlotOf& slot : compiled.lowered.arguments) {
-    if (is_kept(slot.slot)) {
-      list.push_back(&s.devices[0].at(slot.name));
-      continue;
-    }
-    const Array& input = inputs[sent.size()];
-    require_fits(fmt::format("input \"{}\"", slot.name), input, slot.type, /*any_rows=*/false);
-    sent.push_back(s.client.to_device(input, 0));
-    list.push_back(&sent.back());
-  }
-  const pjrt::Results results = compiled.program.run({list});
-  const Deadline deadline(s.options.limit);
-  results.wait(deadline);
-  std::vector<Array> outputs;
-  for (const pjrt::Buffer& output : results.outputs[0]) outputs.push_back(output.to_host(deadline));
-  return outputs;
+  return state_->model.predict(inputs);
 }
 
 }  // namespace tutti

@@ -17,29 +17,21 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/base/array.h"
-#include "tutti/nn/graph.h"
 #include "tutti/optim/rule.h"
-#include "tutti/pjrt/client.h"
 #include "tutti/train/losses/losses.h"
+#include "tutti/train/lowered/compiled_model.h"
 
 namespace tutti {
-
-struct CompiledOptions {
-  int replicas = 1;                 ///< from 1 to the client's devices
-  DType product = DType::float32;   ///< or bfloat16: of what products are made
-  uint64_t seed = 0;                ///< of dropouts' masks
-  bool outputs = false;             ///< steps give the model's outputs too, for metrics
-  Millis limit{kDefaultTimeLimit};  ///< of the waits in values() and predict()
-};
 
 /// What one replica gets of a batch.
 struct CompiledPart {
   std::vector<Array> inputs;  ///< of graph.inputs(): [rows, shape...]
   Array target;               ///< [rows, ...]: int64 labels, or float32
+  Array weights{};            ///< [rows] float32: what each row's loss counts; empty: 1
   int64_t rows() const { return inputs.empty() ? 0 : inputs[0].shape().at(0); }
 };
 
@@ -50,17 +42,20 @@ class CompiledResult {
   /// the others. Timeout after the deadline names the devices that are
   /// not done; Error: what one said.
   double loss(const Deadline& deadline) const;
+  /// What loss() is the mean of: the sum over all rows of what they lose, times their weights.
+  double sum(const Deadline& deadline) const;
 
   /// Of each replica, its rows alone: [rows, ...]. UsageError unless CompiledOptions::outputs.
   std::vector<Array> outputs(const Deadline& deadline) const;
 
  private:
   friend class CompiledTrainer;
+  struct Run;
   CompiledResult() = default;
-  pjrt::Results results_;
-  std::vector<int64_t> rows_;
-  double scale_ = 0;  ///< of the sum of the rows' losses
-  int loss_place_ = 0, output_place_ = -1;
+  std::shared_ptr<Run> run_;   ///< of the program, which may have made several steps
+  int64_t number_ = 0;         ///< of this step among them
+  std::vector<int64_t> rows_;  ///< by replica
+  double scale_ = 0;           ///< of the sum of the rows' losses
 };
 
 class CompiledTrainer {
@@ -68,29 +63,44 @@ class CompiledTrainer {
   /// Parameters and buffers are 0 until load(), states as the rule begins them. UsageError, before
   /// anything is compiled, for what cannot be (lower_step), and for more replicas than devices.
   CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, pjrt::Client client,
-                  CompiledOptions options = {});
+                  const CompiledOptions& options = {});
   ~CompiledTrainer();
   CompiledTrainer(CompiledTrainer&&) noexcept;
 
-  /// Puts values in their places on every device: parameters, buffers and states
-  /// ("conv1.weight.exp_avg") by name; others stay. UsageError for a name that is not there, and
-  /// for another type or shape.
+  /// CompiledModel::load() and values(): of states too, "conv1.weight.exp_avg".
   void load(const std::map<std::string, Array>& values);
-  /// So many updates have been made: those of optimizers that correct their bias, and masks, go on
-  /// from there.
-  void set_updates(int64_t updates);
-  int64_t updates() const;
-
-  /// Parameters, states and buffers, from the first replica; floating buffers are the mean over
-  /// replicas. Waits for the steps that are on their way.
   std::map<std::string, Array> values() const;
+  /// So many updates have been made: those of optimizers that correct their bias, and masks, go on
+  /// from there. Without scalars they are what that many updates at the rule's own rate make of
+  /// them.
+  void set_updates(int64_t updates, const std::optional<optim::StepScalars>& scalars = {});
+  int64_t updates() const;
+  const optim::StepScalars& scalars() const;
+  /// Of dropouts' masks from the next step on.
+  void set_seed(uint64_t seed);
+
+  /// With CompiledOptions::leaves_out_bad: a step whose loss is not finite changes nothing on the
+  /// devices, neither does any after it, until this is called. Returns how many steps were left
+  /// out, which updates() does not count any more. Waits for the steps that are on their way.
+  /// UsageError where it comes more than 4,096 steps late.
+  int64_t take_back_left_out();
 
   /// Starts an update by a batch: a part for each replica, which may have different numbers of
   /// rows, also none, but not all of them. UsageError for parts of other shapes or types.
   CompiledResult step(const std::vector<CompiledPart>& parts, double learning_rate);
+  /// As many updates, one after the other, by one run of a program: the host has to do with the
+  /// devices once. steps[number][replica], each at its own rate.
+  std::vector<CompiledResult> steps(const std::vector<std::vector<CompiledPart>>& steps,
+                                    const std::vector<double>& learning_rates);
 
-  /// What the model gives in evaluation, computed by the first device: [rows, ...] of each output.
+  /// UsageError for a part that step() does not take; what the loss throws for its targets, a
+  /// RowError where it is one row's.
+  void check(const CompiledPart& part) const;
+
+  /// What the model gives in evaluation, computed by all devices: [rows, ...] of each output.
   std::vector<Array> predict(const std::vector<Array>& inputs);
+
+  CompiledModel& model() noexcept;
 
  private:
   struct State;

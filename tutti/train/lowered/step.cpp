@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -30,7 +31,9 @@ class Writer {
 
   hlo::Value argument(Slot slot, const std::string& name, hlo::Type type) {
     made_.arguments.push_back({slot, name, type});
-    return program_.argument(std::move(type), name);
+    const hlo::Value value = program_.argument(std::move(type), name);
+    if (!is_kept(slot)) program_.comes_anew(value);
+    return value;
   }
   void result(Slot slot, const std::string& name, hlo::Value value) {
     made_.results.push_back({slot, name, value.type()});
@@ -69,8 +72,8 @@ class Writer {
     return all;
   }
 
-  LoweredProgram finish() {
-    made_.text = program_.text();
+  LoweredProgram finish(int64_t steps = 1) {
+    made_.text = program_.text(steps);
     return std::move(made_);
   }
 
@@ -99,7 +102,7 @@ std::vector<std::string> trained(const nn::Graph& graph) {
 
 /// The sum of what the rows of this replica lose.
 hlo::Value weighted_loss(const Loss& loss, hlo::Value output, hlo::Value target,
-                         hlo::Value row_weights) {
+                         hlo::Value row_weights, hlo::Value loss_weights) {
   const auto each = loss.kernel().lower(output, target);
   if (!each)
     throw UsageError(fmt::format(
@@ -109,10 +112,41 @@ hlo::Value weighted_loss(const Loss& loss, hlo::Value output, hlo::Value target,
   // Not their product alone: a row that fills up may lose anything.
   const hlo::Value counts = hlo::compare(row_weights, hlo::Comparison::ne, 0);
   const hlo::Value nothing = hlo::constant(each->program(), each->type(), 0);
-  return hlo::reduce_sum(hlo::select(counts, *each * row_weights, nothing), {0});
+  return hlo::reduce_sum(hlo::select(counts, *each * loss_weights, nothing), {0});
 }
 
+/// How many steps have changed nothing, since one whose loss was not finite.
+class LeftOut {
+ public:
+  explicit LeftOut(hlo::Value before) : before_(before), after_(before) {}
+
+  void look_at(hlo::Value loss) {
+    loss.program().comment("whether this step changes anything: all losses were finite so far");
+    const hlo::Value zero = hlo::constant(loss.program(), loss.type(), 0);
+    const hlo::Value more = before_ + 1;
+    // What is not finite has no difference of 0 to itself.
+    const hlo::Value now =
+        hlo::select(hlo::compare(loss - loss, hlo::Comparison::eq, 0), zero, more);
+    after_ = hlo::select(hlo::compare(before_, hlo::Comparison::eq, 0), now, more);
+  }
+
+  hlo::Value unless(hlo::Value before, hlo::Value after) const {
+    const hlo::Value good = hlo::compare(after_, hlo::Comparison::eq, 0);
+    return hlo::select(hlo::broadcast(good, after.shape(), {}), after, before);
+  }
+  hlo::Value before() const { return before_; }
+  hlo::Value after() const { return after_; }
+
+ private:
+  hlo::Value before_, after_;
+};
+
 }  // namespace
+
+bool is_kept(Slot slot) noexcept {
+  return slot == Slot::parameter || slot == Slot::fixed || slot == Slot::state ||
+         slot == Slot::buffer || slot == Slot::left_out;
+}
 
 LoweredProgram lower_step(const nn::Graph& graph, const Loss& loss, const optim::Rule& rule,
                           const LoweredStepOptions& options) {
@@ -137,6 +171,8 @@ LoweredProgram lower_step(const nn::Graph& graph, const Loss& loss, const optim:
   const hlo::Value target = writer.argument(Slot::target, "target", options.target);
   from.row_weights =
       writer.argument(Slot::row_weights, "row_weights", {DType::float32, {options.batch}});
+  const hlo::Value loss_weights =
+      writer.argument(Slot::loss_weights, "loss_weights", {DType::float32, {options.batch}});
   const hlo::Value scale = writer.argument(Slot::scale, "scale", {DType::float32, {}});
   const hlo::Value scalars =
       writer.argument(Slot::scalars, "scalars", {DType::float32, {nn::kLoweredScalars}});
@@ -146,31 +182,44 @@ LoweredProgram lower_step(const nn::Graph& graph, const Loss& loss, const optim:
     from.first_row = writer.argument(Slot::first_row, "first_row", {DType::uint32, {2}});
   }
 
+  std::optional<LeftOut> left_out;
+  if (options.leaves_out_bad)
+    left_out.emplace(writer.argument(Slot::left_out, ".left_out", {DType::float32, {}}));
+
   const nn::LoweredGraph lowered = nn::lower(graph, from);
   writer.program().comment(fmt::format("loss: {}", loss.name()));
-  const hlo::Value sum = weighted_loss(loss, lowered.outputs[0], target, *from.row_weights);
+  const hlo::Value sum =
+      weighted_loss(loss, lowered.outputs[0], target, *from.row_weights, loss_weights);
+  const hlo::Value sum_of_all = hlo::all_reduce(sum);
+  if (left_out) left_out->look_at(sum_of_all);
+  const auto becomes = [&](Slot slot, const std::string& name, hlo::Value before,
+                           hlo::Value after) {
+    writer.becomes(slot, name, before, left_out ? left_out->unless(before, after) : after);
+  };
   writer.program().comment("backward pass");
   const std::vector<hlo::Value> gradients = hlo::gradients(sum * scale, parameters);
   for (size_t i = 0; i < names.size(); ++i) {
     writer.program().comment(fmt::format("update: {}", names[i]));
     const nn::LoweredUpdate update =
         nn::lower(rule, parameters[i], hlo::all_reduce(gradients[i]), states[i], scalars);
-    writer.becomes(Slot::parameter, names[i], parameters[i], update.parameter);
+    becomes(Slot::parameter, names[i], parameters[i], update.parameter);
     for (size_t k = 0; k < states[i].size(); ++k)
-      writer.becomes(Slot::state, fmt::format("{}.{}", names[i], rule.state_name(int(k))),
-                     states[i][k], update.states[k]);
+      becomes(Slot::state, fmt::format("{}.{}", names[i], rule.state_name(int(k))), states[i][k],
+              update.states[k]);
   }
   for (const auto& [name, buffer] : lowered.buffers)
-    writer.becomes(Slot::buffer, name, from.state.at(name), buffer);
+    becomes(Slot::buffer, name, from.state.at(name), buffer);
+  if (left_out) writer.becomes(Slot::left_out, ".left_out", left_out->before(), left_out->after());
   writer.program().comment("loss of all replicas");
-  writer.result(Slot::loss, "loss", hlo::all_reduce(sum));
+  writer.result(Slot::loss, "loss", sum_of_all);
   if (options.outputs) writer.result(Slot::output, graph.outputs()[0].name, lowered.outputs[0]);
-  return writer.finish();
+  return writer.finish(options.steps);
 }
 
-LoweredProgram lower_prediction(const nn::Graph& graph, int64_t batch, DType product) {
-  require_batch(batch, 1);
-  Writer writer("predict", 1);
+LoweredProgram lower_prediction(const nn::Graph& graph, int64_t batch, DType product,
+                                int replicas) {
+  require_batch(batch, replicas);
+  Writer writer("predict", replicas);
   nn::LoweringInputs from{.product = product};
   from.state = writer.model(graph);
   from.inputs = writer.inputs(graph, batch);

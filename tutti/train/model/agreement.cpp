@@ -77,7 +77,7 @@ bool is_alone(const Strategy& strategy) {
 std::string compile_words(const CompileOptions& options, const Goals& goals,
                           const Model::State& model) {
   const auto& [optimizer, loss, metrics, learning_rate, precision, loss_scaling, outputs,
-               num_inputs, large_batch, measures] = options;
+               num_inputs, large_batch, measures, steps_per_execution] = options;
   AgreedLines lines;
   lines.add("optimizer", optimizer_words(optimizer));
   lines.add("schedule", learning_rate ? learning_rate->name() : "none");
@@ -87,6 +87,7 @@ std::string compile_words(const CompileOptions& options, const Goals& goals,
   lines.add("large_batch", large_batch_words(large_batch));
   for (const Measure& measure : kMeasures) lines.add(measure.name, measures.*measure.field);
   lines.add("num_inputs", num_inputs);
+  lines.add("steps_per_execution", steps_per_execution);
   for (const Goal& goal : goals) lines.add("loss", goal_words(goal));  // loss, metrics and outputs
   add_model(lines, model);
   return lines.text();

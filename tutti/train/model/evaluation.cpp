@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <deque>
 
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/by_plugin.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -52,17 +54,22 @@ class Evaluation {
     return std::move(totals_);
   }
 
+  void take(const DistributedBatch& batch, const detail::Tensors& columns,
+            const detail::Tensors& outputs) {
+    count(batch, detail::parts_of(columns, model_.num_inputs, goals()), outputs);
+    show(batch);
+  }
+  Totals end() {
+    totals_.signal = stop_requested();
+    return std::move(totals_);
+  }
+
   // All ranks of a replica go through all batches: none ends before the others.
   Totals on_mesh(const std::shared_ptr<const mesh::Topology>& topology) {
     detail::forward_on_mesh(model_, replica_, {operation_, epoch_, topology},
                             [&](const DistributedBatch& batch, const detail::Tensors& columns,
-                                const detail::Tensors& outputs) {
-                              count(batch, detail::parts_of(columns, model_.num_inputs, goals()),
-                                    outputs);
-                              show(batch);
-                            });
-    totals_.signal = stop_requested();
-    return std::move(totals_);
+                                const detail::Tensors& outputs) { take(batch, columns, outputs); });
+    return end();
   }
 
  private:
@@ -115,6 +122,24 @@ class Evaluation {
   LateReads late_;
 };
 
+/// All replicas at once.
+PerReplica<Totals> evaluated_by_plugin(Model::State& model, const detail::PluginPass& pass,
+                                       EvaluationBar* bar) {
+  std::vector<ReplicaContext> replicas = detail::OnHost(model.strategy).replicas();
+  std::deque<Evaluation> each;
+  for (ReplicaContext& replica : replicas)
+    each.emplace_back(model, pass.operation, pass.epoch, pass.loader, replica, bar);
+  detail::forward_by_plugin(model, pass,
+                            [&](const ReplicaContext& replica, const DistributedBatch& batch,
+                                const detail::Tensors& columns, const detail::Tensors& outputs) {
+                              each[static_cast<size_t>(replica.local_rank())].take(batch, columns,
+                                                                                   outputs);
+                            });
+  std::vector<Totals> totals;
+  for (Evaluation& one : each) totals.push_back(one.end());
+  return PerReplica<Totals>(std::move(totals), model.strategy.world().first_rank);
+}
+
 }  // namespace
 
 Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset,
@@ -131,7 +156,10 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
   strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
     topology = std::move(here);
     detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
-    all = detail::sum_over_world(strategy, compiled->goals, strategy.run(own));
+    all = detail::sum_over_world(
+        strategy, compiled->goals,
+        plugin ? evaluated_by_plugin(*this, {operation, epoch, topology, loader}, bar)
+               : strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)
       throw Interrupted(SIGTERM,

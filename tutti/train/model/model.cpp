@@ -18,6 +18,7 @@
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/by_plugin.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
 #include "tutti/train/model/detail/written.h"
@@ -106,6 +107,9 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
     graph = known->graph();
   }
   if (graph) num_inputs = std::ssize(graph->inputs());
+  if (strategy.world().plugin == nullptr) return;
+  if (!graph) detail::throw_no_graph();
+  plugin = std::make_shared<detail::PluginModel>(*graph, modules);
 }
 
 const detail::Forward& Model::State::forward(int local_rank) const {
@@ -113,6 +117,7 @@ const detail::Forward& Model::State::forward(int local_rank) const {
 }
 
 detail::Tensors Model::State::outputs(int local_rank, at::TensorList inputs) const {
+  if (plugin) return detail::outputs_by_plugin(*this, inputs);
   return compiled ? compiled->outputs(forward(local_rank), inputs) : forward(local_rank)(inputs);
 }
 
@@ -249,8 +254,11 @@ void Model::compile(CompileOptions options) {
   State& state = *state_;
   const auto& queues = state.strategy.world().queues;
   const bool on_gpus = !queues.empty() && std::ranges::all_of(queues, &DeviceQueue::on_device);
-  require_together(state.strategy.options(), {.precision = std::string(name_of(options.precision))},
+  require_together(state.strategy.options(),
+                   {.precision = std::string(name_of(options.precision)),
+                    .steps_per_execution = options.steps_per_execution},
                    {}, {.gpus = on_gpus});
+  detail::require_steps_per_execution(options.steps_per_execution);
   std::optional<optim::LossScale> scale;
   if (options.loss_scaling) scale.emplace(*options.loss_scaling);
   std::optional<int> num_states;
@@ -263,6 +271,12 @@ void Model::compile(CompileOptions options) {
   if (!detail::is_alone(state.strategy)) words = detail::compile_words(options, goals, state);
   detail::require_same_words(state.strategy, "compile", words);
   if (!state.graph) state.num_inputs = options.num_inputs;
+  std::unique_ptr<detail::PluginModel::Made> prepared;
+  if (state.plugin && num_states)
+    prepared = state.plugin->prepared(detail::training_of(
+        goals, std::get<optim::Recipe>(options.optimizer).rule(), options.precision));
+  if (state.plugin && state.compiled) state.require_whole();
+  if (state.plugin) state.plugin->forget_compiled();
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   if (large_batch) options.optimizer = state.changed_for(*large_batch, options.optimizer);
@@ -272,10 +286,11 @@ void Model::compile(CompileOptions options) {
     if (scale) optimizer.scale_losses(*scale);
     return optimizer;
   };
-  state.compiled.emplace(
-      detail::Compiled{make(), make, std::move(goals), std::move(options.learning_rate),
-                       options.precision, detail::optimizer_words(options.optimizer),
-                       std::move(words), num_states, std::move(large_batch), options.measures});
+  state.compiled.emplace(detail::Compiled{
+      make(), make, std::move(goals), std::move(options.learning_rate), options.precision,
+      detail::optimizer_words(options.optimizer), std::move(words), num_states,
+      std::move(large_batch), options.measures, options.steps_per_execution});
+  if (state.plugin) state.plugin->compile(std::move(prepared), state.compiled->optimizer.updater());
 }
 
 OptimizerChoice Model::State::changed_for(detail::LargeBatchParts& parts,

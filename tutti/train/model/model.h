@@ -72,6 +72,9 @@ struct CompileOptions {
   int64_t num_inputs = 1;  ///< of a module of one's own: columns that go in; a graph knows its own
   std::optional<LargeBatch> large_batch{};  ///< for batches beyond those that a rate was found for
   Measures measures{};                      ///< what is measured beside the training
+  /// tpu: steps, 1 to 1,000, that one run of a program makes; their figures, and what callbacks
+  /// decide by them, come with the last. UsageError above 1 elsewhere.
+  int64_t steps_per_execution = 1;
 };
 
 enum class OnNan : uint8_t {

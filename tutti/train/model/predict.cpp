@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/stop.h"
 #include "tutti/queues/host_copies.h"
 #include "tutti/queues/late_reads.h"
 #include "tutti/queues/out_of_memory.h"
@@ -15,6 +16,7 @@
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/by_plugin.h"
 #include "tutti/train/model/detail/evaluation.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -162,6 +164,19 @@ Tensors predicted_on_mesh(Model& model, const Tensors& inputs) {
   return model.predict_all(data::from_tensors(inputs).batch(std::max<int64_t>(samples, 1)));
 }
 
+std::vector<RowParts> predicted_by_plugin(Model::State& model, const PluginPass& pass) {
+  std::vector<RowParts> each(static_cast<size_t>(model.strategy.world().local));
+  forward_by_plugin(model, pass,
+                    [&](const ReplicaContext& replica, const DistributedBatch& batch,
+                        const Tensors&, const Tensors& outputs) {
+                      each[static_cast<size_t>(replica.local_rank())].emplace_back(
+                          pass.epoch->first_sample(batch.step()) + batch.first_row(replica),
+                          outputs);
+                    });
+  throw_if_stop_requested("predict");
+  return each;
+}
+
 at::Tensor only_output(Tensors outputs) {
   require_one_output(outputs.size());
   return std::move(outputs.front());
@@ -242,7 +257,9 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   state.strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
     topology = std::move(here);
     detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
-    const auto each = state.strategy.run(own).values();
+    const auto each = state.plugin
+                          ? detail::predicted_by_plugin(state, {"predict", epoch, topology, loader})
+                          : state.strategy.run(own).values();
     const size_t outputs = detail::count_of_outputs(state.strategy, each);
     all.clear();
     for (size_t output = 0; output < outputs; ++output)

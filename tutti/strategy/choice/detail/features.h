@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -59,6 +60,7 @@ inline constexpr Feature kMultiWorker{
 inline constexpr Feature kCentralStorage{
     "`central_storage`", [](const Asked& a) { return a.strategy.kind == "central_storage"; }};
 inline constexpr Feature kServers{"`parameter_server`", served};
+inline constexpr Feature kTpu{"`tpu`", [](const Asked& a) { return a.strategy.is_compiled(); }};
 inline constexpr Feature kIndependent{"`independent` (of measurements)", [](const Asked& a) {
                                         return a.strategy.kind == "independent";
                                       }};
@@ -135,6 +137,8 @@ using Served = ServedOptions;
 
 inline constexpr Feature kEngine{"--engine", is_set<&Options::engine>};
 inline constexpr Feature kSumOrder{"--sum-order", is_set<&Options::sum_order>};
+inline constexpr Feature kPlugin{"--plugin", is_set<&Options::plugin>};
+inline constexpr Feature kDevice{"--device", is_set<&Options::device>};
 inline constexpr Feature kDeterministic{"--deterministic", is_set<&Options::deterministic>};
 inline constexpr Feature kMemoryLimit{"--memory-limit", is_set<&Options::memory_limit_mib>};
 inline constexpr Feature kStepGraph{"--step-graph", is_set<&Options::step_graph>};
@@ -219,6 +223,8 @@ inline std::string words_of_shares(const Asked& a) {
 }
 
 inline constexpr Feature kMesh{"--mesh", is_set<&Options::mesh>, words_of_mesh};
+inline constexpr Feature kTensorBlocks{"--tensor-blocks",
+                                       [](const Asked& a) { return a.strategy.tensor_blocks > 1; }};
 inline constexpr Feature kModelParts{"--mesh with stages or pieces of layers", in_model_parts,
                                      words_of_mesh};
 inline constexpr Feature kPartsOfRanks{
@@ -271,6 +277,9 @@ inline constexpr Feature kMoreThanARule{
     "clipping, parameter groups, lars, lamb",
     [](const Asked& a) { return !a.recipe.more_than_a_rule.empty(); },
     [](const Asked& a) { return a.recipe.more_than_a_rule; }};
+inline constexpr Feature kClipsOrGroups{"clipping, parameter groups",
+                                        trains<&RecipeFacts::clips_or_groups>,
+                                        [](const Asked& a) { return a.recipe.more_than_a_rule; }};
 inline constexpr Feature kEmbeddingTable{
     "an embedding table", [](const Asked& a) { return !a.recipe.table.empty(); },
     [](const Asked& a) { return fmt::format("embedding table \"{}\"", a.recipe.table); }};
@@ -279,6 +288,11 @@ inline constexpr Feature kPrecision{
     [](const Asked& a) { return "--precision " + a.recipe.precision; }};
 inline constexpr Feature kFloat16{"--precision float16",
                                   [](const Asked& a) { return a.recipe.precision == "float16"; }};
+inline constexpr Feature kStepsPerExecution{
+    "--steps-per-execution", [](const Asked& a) { return a.recipe.steps_per_execution > 1; },
+    [](const Asked& a) {
+      return fmt::format("--steps-per-execution {}", a.recipe.steps_per_execution);
+    }};
 inline constexpr Feature kLossScaling{"--loss-scaling", trains<&RecipeFacts::scales_losses>};
 inline constexpr Feature kCountsLabels{"a loss that counts labels",
                                        trains<&RecipeFacts::counts_labels>};
@@ -349,6 +363,12 @@ inline constexpr Feature kSnapshotsKept{"--snapshots-kept"};
 inline constexpr Feature kPipeline{"--pipeline"};
 inline constexpr Feature kCut{"--cut"};
 inline constexpr Feature kRecompute{"--recompute"};
+inline constexpr Feature kRecomputeTyped{"--recompute", [](const Asked& a) {
+                                           return std::ranges::any_of(
+                                               a.strategy.typed, [](const std::string& word) {
+                                                 return word.starts_with("--recompute");
+                                               });
+                                         }};
 inline constexpr Feature kResume{"--resume"};
 inline constexpr Feature kCheckpointEvery{"--checkpoint-every"};
 inline constexpr Feature kKeepBest{"--keep-best"};

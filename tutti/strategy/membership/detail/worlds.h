@@ -12,11 +12,18 @@
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
 
+namespace tutti::cluster {
+class TpuResolver;
+}
+
 namespace tutti::detail {
 
 /// The world of checked options, which are resolved on the way: nothing is unset afterwards.
 /// Collective over workers where replicas of several are in sync. Throws as Strategy does.
 World make_world(StrategyOptions& options);
+
+/// UsageError for a TPU of several hosts.
+void require_one_host(const cluster::TpuResolver& resolver);
 
 /// Gives each local replica of `world` its device and a queue there; none where all compute on the
 /// CPU. Throws UsageError where there are too few devices.

@@ -53,6 +53,8 @@ class Fit {
   /// What all workers must have been asked for alike, where they meet at the servers alone.
   const std::string& asked() const noexcept { return asked_; }
 
+  /// Of each step, before replica 0's part: its learning rate.
+  void begin_step();
   /// One replica's part of a step, which adds up in `tally`: forward, backward, update.
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
             Tally& tally);

@@ -34,11 +34,12 @@ class Pace {
 /// has no answer to.
 std::unique_ptr<Pace> pace_of(Fit& fit);
 
-/// One for each way (in_step.cpp, in_turn.cpp, by_lease.cpp).
+/// One for each way (in_step.cpp, in_turn.cpp, by_lease.cpp, by_plugin.cpp).
 std::unique_ptr<Pace> make_in_step(Fit& fit);
 std::unique_ptr<Pace> make_in_step_but_lost(Fit& fit);
 std::unique_ptr<Pace> make_in_step_but_late(Fit& fit);
 std::unique_ptr<Pace> make_in_turn(Fit& fit);
 std::unique_ptr<Pace> make_by_lease(Fit& fit);
+std::unique_ptr<Pace> make_by_plugin(Fit& fit);
 
 }  // namespace tutti::detail

@@ -23,6 +23,8 @@ namespace tutti {
 
 namespace detail {
 
+class PluginModel;
+
 using Forward = std::function<Tensors(at::TensorList)>;
 
 /// `forward`, which calls `module` and lives no longer; what LibTorch throws in it becomes a
@@ -61,6 +63,7 @@ struct Compiled {
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
   std::optional<LargeBatchParts> large_batch{};
   Measures measures{};
+  int64_t steps_per_execution = 1;
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
@@ -243,6 +246,7 @@ struct Model::State {
   std::optional<nn::Graph> graph;
   int64_t num_inputs = 1;
   std::optional<detail::Compiled> compiled;
+  std::shared_ptr<detail::PluginModel> plugin;  ///< of strategy tpu; null elsewhere
 };
 
 }  // namespace tutti

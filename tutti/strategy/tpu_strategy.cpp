@@ -1,0 +1,38 @@
+#include "tutti/strategy/tpu_strategy.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tutti/strategy/membership/detail/worlds.h"
+
+namespace tutti {
+namespace {
+
+StrategyOptions options_of(const cluster::TpuResolver& resolver, StrategyOptions options) {
+  detail::require_one_host(resolver);
+  options.kind = "tpu";
+  options.plugin = resolver.plugin();
+  return options;
+}
+
+}  // namespace
+
+void connect_to_cluster(const cluster::TpuResolver& resolver) {
+  fmt::print(stderr, "{}\n", resolver.to_string());
+  detail::require_one_host(resolver);
+}
+
+pjrt::PluginFacts initialize_tpu_system(const cluster::TpuResolver& resolver, Millis limit) {
+  pjrt::PluginFacts facts = pjrt::probe_plugin(pjrt::find_plugin(resolver.plugin()),
+                                               pjrt::options_for(resolver.plugin(), 1), limit);
+  fmt::print(stderr, "{}\n", pjrt::words_of(facts));
+  for (const pjrt::DeviceFacts& device : facts.devices)
+    fmt::print(stderr, "  {} ({})\n", device.words, device.kind);
+  return facts;
+}
+
+TpuStrategy::TpuStrategy(const cluster::TpuResolver& resolver, StrategyOptions options)
+    : Strategy(options_of(resolver, std::move(options))) {}
+
+}  // namespace tutti
