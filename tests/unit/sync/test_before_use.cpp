@@ -4,12 +4,21 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/sync/updater.h"
+
+#include "tests/support/comm.h"
+#include "tests/support/throttle.h"
 
 namespace tutti {
 namespace {
@@ -220,6 +229,146 @@ TEST(BeforeUse, OfTwoEachFillsItsOwn) {
   first->expect();
   first.reset();  // nobody fills any more
   EXPECT_EQ((a + b).data_ptr<float>()[0], 3.0F);
+}
+
+// ---- the fused step over hosts, which are threads here ----
+
+constexpr int kHidden = 6;                    // parameters,
+constexpr int64_t kHiddenElements = 300'000;  // each of more than a piece
+constexpr Millis kHiddenLimit{20'000};
+
+at::Tensor hidden_start(int parameter) {
+  return torch::arange(kHiddenElements).remainder(97) * 0.013F + 0.1F * (parameter + 1);
+}
+
+at::Tensor hidden_factors(int host, int step, int parameter) {
+  return torch::sin(torch::arange(kHiddenElements) * 0.01F + host + 3 * step + 7 * parameter) *
+         0.1F;
+}
+
+/// What `steps` steps of both hosts make of parameters with w * factors as gradient and a learning
+/// rate of 1.
+std::vector<at::Tensor> hidden_oracle(int steps) {
+  std::vector<at::Tensor> all;
+  for (int i = 0; i < kHidden; ++i) {
+    at::Tensor w = hidden_start(i);
+    for (int step = 0; step < steps; ++step)
+      w = w - (w * hidden_factors(0, step, i) + w * hidden_factors(1, step, i));
+    all.push_back(w);
+  }
+  return all;
+}
+
+struct HiddenHost {
+  explicit HiddenHost(const Group& group) : group(group) {
+    World world{{.size = 2, .first_rank = group.rank(), .chief = group.rank() == 0}};
+    world.groups.push_back(group);
+    world.shape = group.reduction_shape();
+    world.time_limit = kHiddenLimit;
+    NamedTensors named;
+    for (int i = 0; i < kHidden; ++i) {
+      weights.push_back(hidden_start(i).requires_grad_());
+      named.emplace_back(std::to_string(i), weights.back());
+    }
+    updater = make_shared_updater(world, optim::sgd({.learning_rate = 1}), {named});
+  }
+
+  /// Forward and backward pass; the sums of its pieces may go.
+  void begin(int step) {
+    std::vector<at::Tensor> losses;
+    for (int i = 0; i < kHidden; ++i) {
+      const at::Tensor& w = weights[static_cast<size_t>(i)];
+      losses.push_back((w.detach() * hidden_factors(group.rank(), step, i) * w).sum());
+    }
+    updater->begin(0, Overlap::on);
+    torch::stack(losses).sum().backward();
+  }
+  Verdict end(PartInStep part = kComputes) {
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& w : weights) gradients.push_back(w.grad());
+    const Verdict verdict = updater->step(0, gradients, {.part = part}, Deadline(kHiddenLimit));
+    for (const at::Tensor& w : weights) w.mutable_grad().reset();
+    return verdict;
+  }
+  bool has(const std::vector<at::Tensor>& expected) const {
+    for (int i = 0; i < kHidden; ++i)
+      if (!torch::equal(weights[static_cast<size_t>(i)].detach(), expected[static_cast<size_t>(i)]))
+        return false;
+    return true;
+  }
+
+  Group group;
+  std::vector<at::Tensor> weights;
+  std::shared_ptr<Updater> updater;
+};
+
+// One host has handed in, and waits; the other one, whose sums have gone, too, looks at what is
+// there, and leaves the step out.
+TEST(HiddenUpdates, WriteNothingBeforeAllHaveAgreed) {
+  const auto before = hidden_oracle(0), after = hidden_oracle(1);
+  for (const int leaving : {0, 1}) {
+    std::atomic<const HiddenHost*> waiting{nullptr};
+    std::atomic<bool> waits{false};
+    test::run_all_members(test::make_tcp_members(2), [&](Group group) {
+      if (group.rank() != leaving)
+        group.engine().set_idle([&] { waits = waiting.load() != nullptr; });
+      HiddenHost here(group);
+      here.begin(0);
+      if (group.rank() != leaving) {
+        waiting = &here;
+      } else {
+        for (const Deadline limit(kHiddenLimit); !waits && !limit.passed();)
+          std::this_thread::yield();
+        EXPECT_TRUE(waits) << "the other host waits for nobody";
+        std::this_thread::sleep_for(Millis{20});  // a sum that has come may be written by then
+        EXPECT_TRUE(waiting.load()->has(before)) << "host " << leaving << " has not agreed yet";
+      }
+      EXPECT_TRUE(here.end(group.rank() == leaving ? kLeavesOut : kComputes).left_out);
+      EXPECT_TRUE(here.has(before)) << "host " << leaving << " has left the step out";
+      EXPECT_EQ(here.updater->version(), 0);
+      here.begin(0);
+      EXPECT_FALSE(here.end().left_out);
+      EXPECT_TRUE(here.has(after));
+      EXPECT_EQ(here.updater->version(), 1);
+    });
+  }
+}
+
+struct FirstUses final : Sink {
+  void on_event(const Event& event) noexcept override { count += event.name == "sync.first_use"; }
+  std::atomic<int> count{0};
+};
+
+// From the fourth step on the last sums of a step are on their way in the next one's forward pass.
+void expect_bits_over_slow_wires() {
+  constexpr int kSteps = 6;
+  test::Throttle wires(100'000, 100'000);  // a piece takes 10 ms and more, a pass less
+  std::vector<std::shared_ptr<Engine>> members;
+  for (TcpLinks& links :
+       test::tcp_links(2, 1, [&](int a, int b) { return wires.link_between(a, b); }))
+    members.push_back(make_tcp(std::move(links), {}));
+  wires.start();
+  const auto expected = hidden_oracle(kSteps);
+  test::run_all_members(members, [&](const Group& group) {
+    HiddenHost here(group);
+    for (int step = 0; step < kSteps; ++step) {
+      here.begin(step);
+      here.end();
+    }
+    ASSERT_NE(here.updater->parts().late, nullptr);
+    here.updater->parts().late->complete();
+    EXPECT_TRUE(here.has(expected));
+  });
+}
+
+// Where the backward pass of the third step is held up, all is sent before the next forward pass:
+// then once more.
+TEST(HiddenUpdates, OperatorsWaitForWhatIsOnItsWay) {
+  const auto uses = std::make_shared<FirstUses>();
+  add_sink(uses);
+  for (int attempt = 0; attempt < 10 && uses->count == 0; ++attempt) expect_bits_over_slow_wires();
+  remove_sink(uses);
+  EXPECT_GT(uses->count, 0) << "nothing was on its way";
 }
 
 }  // namespace
