@@ -349,8 +349,8 @@ TEST(Reduce, MeanOverAnAxisCountsExamples) {
 TEST(Options, WrongOnesNameTheValidOnes) {
   EXPECT_THAT([] { Strategy({.kind = "mirorred"}); },
               ThrowsMessage<UsageError>(HasSubstr("did you mean \"mirrored\"")));
-  EXPECT_THAT([] { Strategy({.kind = "tpu"}); },
-              ThrowsMessage<UsageError>(HasSubstr("not in this version")));
+  EXPECT_THAT([] { Strategy({.kind = "tpu", .plugin = "xla"}); },
+              ThrowsMessage<UsageError>(HasSubstr("or a plugin (cpu, tpu")));
   EXPECT_THAT([] { Strategy({.kind = "mirrored", .replicas = -1}); },
               ThrowsMessage<UsageError>(HasSubstr("replicas is -1")));
   EXPECT_THAT([] { Strategy({.kind = "multi_worker", .replicas = 2}); },
