@@ -76,7 +76,7 @@ TEST_F(CompiledTraining, OfTwoReplicasIsThatOfOneWhateverTheirRowsAre) {
     EXPECT_NEAR(got.loss(Deadline(kPatience)), expected.loss(Deadline(kPatience)), 1e-6);
   }
   EXPECT_EQ(two.updates(), 4);
-  expect_values_near(two, one, 2e-6);
+  expect_values_near(two, one, 1e-6);
 }
 
 TEST_F(CompiledTraining, GoesOnFromValuesThatWereRead) {
