@@ -235,7 +235,8 @@ TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
 }
 
 // Layers of LibTorch's own.
-std::string train_sequential(const std::string& kind, const MeshCase& one) {
+std::string train_sequential(const std::string& kind, const MeshCase& one,
+                             bool input_of_data = false) {
   torch::manual_seed(5);
   const auto data =
       data::from_tensors({torch::rand({32, 12}), torch::randint(0, 4, {32}, at::kLong)})
@@ -249,7 +250,7 @@ std::string train_sequential(const std::string& kind, const MeshCase& one) {
               },
               {.cut = parallel::before(one.cut),
                .schedule = parallel::schedule_choice(one.pipeline, one.chunks),
-               .input = parallel::sample_of(data)});
+               .input = input_of_data ? std::nullopt : std::optional(parallel::sample_of(data))});
   model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
                  .loss = losses::sparse_categorical_crossentropy()});
   model.fit(data,
@@ -265,6 +266,22 @@ TEST(MeshSequential, TrainsTheBitsOfOneRank) {
                                                    {"stage=2", 4, "gpipe", 0, "none", 1, {"3"}}})
     EXPECT_EQ(train_sequential("mirrored", one), plain) << one.word();
   EXPECT_EQ(train_sequential("mirrored", {"data=2,stage=2", 2, "1f1b", 0, "none", 1}).size(), 64);
+}
+
+/// compile() waits for it, and so do copies.
+TEST(MeshSequential, WhatGoesInIsTakenFromTheData) {
+  const MeshCase one{"stage=2", 4, "1f1b", 0, "none", 1};
+  EXPECT_EQ(train_sequential("mirrored", one, /*input_of_data=*/true),
+            train_sequential("mirrored", one));
+  Model model(Strategy(test::options_of("mirrored", one)), [] {
+    return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
+  });
+  model.compile({.loss = losses::mean_squared_error()});
+  const Model copy = model;
+  EXPECT_THAT(message_of<UsageError>([&] { copy.modules(); }), HasSubstr("sample_of(dataset)"));
+  const auto data = data::from_tensors({torch::rand({8, 3}), torch::rand({8, 2})}).batch(4);
+  EXPECT_GT(model.evaluate(data).loss, 0);
+  EXPECT_EQ(copy.modules().size(), 2);
 }
 
 TEST(MeshSequential, ASampleIsARowOfTheFirstColumn) {
@@ -290,9 +307,9 @@ TEST(MeshSequential, RefusesWhatDependsOnTheLayout) {
           layout);
     });
   };
-  EXPECT_THAT(refusal({}), HasSubstr("say what a sample is"));
-  EXPECT_THAT(refusal({.input = parallel::Border{{4}}}),
-              HasSubstr("draws random numbers outside of tutti::nn"));
+  for (const auto& input :
+       {std::optional<parallel::Border>(), std::optional(parallel::Border{{4}})})
+    EXPECT_THAT(refusal({.input = input}), HasSubstr("draws random numbers outside of tutti::nn"));
 }
 
 TEST(MeshPredict, GivesWhatOneDeviceGives) {

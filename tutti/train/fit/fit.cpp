@@ -376,6 +376,7 @@ History Model::fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptio
 }
 
 History Model::fit(const data::Dataset& train, FitOptions options) {
+  take_input_of(train);
   const data::Dataset trained = state_->split_off_validation(train, options);
   state_->check_fit(trained, options);
   return detail::Fit(*state_, trained, std::move(options)).run();

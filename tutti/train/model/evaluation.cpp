@@ -176,6 +176,7 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
                        int verbose) {
   if (verbose != 0 && verbose != 1)
     throw UsageError(fmt::format("evaluate: verbose is {}, must be 0 or 1", verbose));
+  take_input_of(dataset);
   state_->require_compiled("evaluate");
   data::check_options(loader);
   state_->check_data("evaluate", dataset, true);

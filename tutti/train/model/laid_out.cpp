@@ -20,6 +20,7 @@
 #include "tutti/parallel/stages/sequential_stages.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/sync/updater_parts.h"
+#include "tutti/train/model/detail/late_state.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
@@ -225,6 +226,13 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
   return model;
 }
 
+NeedsSample::NeedsSample()
+    : UsageError(
+          "Model: layers of a Sequential do not say what goes into their stages; the data of "
+          "fit(), "
+          "evaluate() or predict() do, and until one of them has had some it has no parts: or say "
+          "it, {.input = parallel::sample_of(dataset)}, or parallel::Border{{1, 28, 28}}") {}
+
 ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   if (!graph_) deal(graph);
   const World& world = strategy_.world();
@@ -262,11 +270,8 @@ ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
     throw UsageError(
         "Model: layers of a Sequential are not cut into blocks (--mesh tensor=N, --tensor-blocks); "
         "return an nn::Graph");
-  if (!layout_.input)
-    throw UsageError(
-        "Model: for stages of a Sequential say what a sample is: {.input = "
-        "parallel::sample_of(dataset)}, or parallel::Border{{1, 28, 28}}");
   require_no_random_numbers(whole);
+  if (!layout_.input) throw NeedsSample();
   if (names_.empty()) {
     for (const auto& parameter : whole->named_parameters()) names_.push_back(parameter.key());
     for (const auto& buffer : whole->named_buffers()) names_.push_back(buffer.key());

@@ -248,9 +248,23 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
 // ---- model ----
 
 Model::Model(Strategy strategy, ErasedFactory factory, const parallel::ModelLayout& layout)
-    : state_(std::make_shared<State>(std::move(strategy), std::move(factory), layout)) {}
+    : state_([strategy = std::move(strategy), factory = std::move(factory),
+              layout = parallel::ModelLayout(layout)](const data::Dataset* data) mutable {
+        if (data != nullptr) layout.input = parallel::sample_of(*data);
+        return std::make_shared<State>(strategy, factory, layout);
+      }) {}
+
+void Model::take_input_of(const data::Dataset& data) {
+  if (state_.made()) return;
+  state_.make(data);
+  if (auto asked = std::exchange(state_.asked(), std::nullopt)) compile(*std::move(asked));
+}
 
 void Model::compile(CompileOptions options) {
+  if (!state_.made()) {
+    state_.asked() = std::move(options);
+    return;
+  }
   State& state = *state_;
   const auto& queues = state.strategy.world().queues;
   const bool on_gpus = !queues.empty() && std::ranges::all_of(queues, &DeviceQueue::on_device);
@@ -346,7 +360,7 @@ std::string Model::weights_sha256() {
 }
 
 Strategy Model::strategy() const { return state_->strategy; }
-const ReplicatedModules& Model::modules() const noexcept { return state_->modules; }
+const ReplicatedModules& Model::modules() const { return state_->modules; }
 Optimizer& Model::optimizer() { return state_->require_compiled("optimizer").optimizer; }
 
 }  // namespace tutti

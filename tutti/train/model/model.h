@@ -33,6 +33,7 @@
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/metrics/metrics.h"
 #include "tutti/train/model/detail/erased_model.h"
+#include "tutti/train/model/detail/late_state.h"
 #include "tutti/train/model/large_batch.h"
 #include "tutti/train/report/history.h"
 #include "tutti/train/report/progress.h"
@@ -145,11 +146,10 @@ struct Scores {
 class Model {
  public:
   /// `factory()` returns an nn::Graph, a ModuleHolder, a shared_ptr<Module> or a Module whose
-  /// forward takes a tensor or a vector of them, and gives a tensor or a vector of them. Ranks
-  /// whose models differ get a Mismatch. On a mesh with stages or pieces of layers, and where
-  /// layers are cut into blocks (StrategyOptions), it is an nn::Graph, or a Sequential of
-  /// ModelLayout::input, dealt out as `layout` says: else, and for a layout that does not fit graph
-  /// or mesh, UsageError.
+  /// forward takes one or several tensors, and gives them. Ranks whose models differ get a
+  /// Mismatch. On a mesh with stages or pieces of layers, and where layers are cut into blocks, it
+  /// is an nn::Graph or a Sequential, dealt out as `layout` says: else, and for a layout that does
+  /// not fit, UsageError. Without ModelLayout::input a Sequential is dealt out when data comes.
   template <class Factory>
   Model(Strategy strategy, Factory factory, const parallel::ModelLayout& layout = {})
       : Model(std::move(strategy),
@@ -225,16 +225,15 @@ class Model {
   std::string weights_sha256();
 
   /// A table of layers, output shapes and parameters. Shapes are those of a graph; of a Sequential
-  /// when it is told that of a sample ({1, 28, 28}), of which it is given one of zeros, float32, in
-  /// evaluation mode; other modules have their parts without them. UsageError for a shape that a
-  /// layer does not take, or where it is not asked for. Below the table how many are trained
-  /// and how many are frozen, elements in buffers, and the bytes of a replica: parameters,
-  /// gradients, optimizer states, buffers. Parameters and states are there once for all replicas
-  /// that share memory (docs/design/fused_step.md). Rows of embedding tables do not count.
+  /// when it is told that of a sample ({1, 28, 28}), of which it is given one of zeros, float32;
+  /// other modules have their parts without them. UsageError for a shape that a layer does not
+  /// take. Below it how many are trained and frozen, elements in buffers, and the bytes of a
+  /// replica; parameters and states are there once for all replicas that share memory
+  /// (docs/design/fused_step.md). Rows of embedding tables do not count.
   std::string summary(const std::vector<int64_t>& sample = {}) const;
 
   Strategy strategy() const;
-  const ReplicatedModules& modules() const noexcept;
+  const ReplicatedModules& modules() const;
   /// Updates so far; UsageError before compile().
   Optimizer& optimizer();
 
@@ -243,8 +242,9 @@ class Model {
  private:
   using ErasedFactory = std::function<detail::ErasedModel()>;
   Model(Strategy strategy, ErasedFactory factory, const parallel::ModelLayout& layout);
+  void take_input_of(const data::Dataset& data);
 
-  std::shared_ptr<State> state_;
+  detail::LateState<State, CompileOptions> state_;
 };
 
 }  // namespace tutti

@@ -44,6 +44,7 @@ Scores Model::train_on_batch(const std::vector<at::Tensor>& inputs,
                              const std::vector<at::Tensor>& targets, const BatchWeights& weights) {
   const auto data = one_batch("train_on_batch", inputs, targets, weights.sample_weights);
   const FitOptions options{.verbose = 0, .class_weight = weights.class_weight};
+  take_input_of(data);
   state_->check_fit(data, options);
   if (const auto& large = state_->compiled->large_batch; large && large->options.warm_up.epochs > 0)
     throw UsageError(fmt::format(

@@ -205,11 +205,13 @@ at::Tensor Model::predict(const at::Tensor& inputs) {
 }
 
 at::Tensor Model::predict(const data::Dataset& dataset) {
+  take_input_of(dataset);
   if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
   return detail::only_output(predict_all(dataset));
 }
 
 std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
+  take_input_of(dataset);
   State& state = *state_;
   state.check_data("predict", dataset, false);
   detail::require_same_data(state.strategy.membership(), "predict", "data", dataset,
