@@ -115,6 +115,7 @@ std::vector<Ask> asks_of_a_training() {
   return {
       {"--accumulate 2", [](R& r) { r.fit.accumulate = 2; }},
       {"--microbatches 2", [](R& r) { r.fit.microbatches = 2; }},
+      {"--slow-worker 0:2", [](R& r) { r.fit.slows = true; }},
       {"a model in parts", [](R& r) { r.fit.in_parts = true; }},
       {"on_bad", [](R& r) { r.fit.replaces_damaged = true; }},
       {"validation_split", [](R& r) { r.fit.splits_validation = true; }},
@@ -137,6 +138,7 @@ std::vector<Ask> asks_of_a_training() {
       {"--snapshots-kept 2"},
       {"--pipeline 1f1b"},
       {"--cut dense_1"},
+      {"--dense-kernel blas", [](R& r) { r.strategy.typed.emplace_back("--dense-kernel blas"); }},
       {"--recompute full"},
       {"--recompute blocks",
        [](R& r) {

@@ -24,6 +24,7 @@ RecipeFacts recipe_facts(const TrainFlags& flags) {
 FitFacts fit_facts(const TrainFlags& flags) {
   return {.accumulate = flags.accumulate,
           .microbatches = flags.microbatches,
+          .slows = !flags.slow_worker.empty(),
           .decides = deciding_flag(flags),
           .checkpoints = keeps_checkpoints(flags),
           .best_kept = flags.keep_best > 0,

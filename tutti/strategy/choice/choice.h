@@ -47,6 +47,7 @@ struct FitFacts {
   bool splits_validation = false;  ///< samples off the training data (validation_split)
   bool validates = false;          ///< on data of its own (validation)
   bool resizes = false;            ///< the strategy, while it is there (Strategy::resize())
+  bool slows = false;              ///< a worker, for an experiment
   std::string decides{};           ///< a callback or check that ends or changes it; "": none
   std::optional<bool> checkpoints{};
   std::optional<bool> best_kept{};        ///< checkpoints

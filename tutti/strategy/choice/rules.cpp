@@ -96,6 +96,8 @@ constexpr Rule kRules[] = {
     {kAccumulate, never, kTpu, kWholeSteps, "use a larger batch"},
     {kInParts, never, kTpu, kWholeSteps, "use more devices (--replicas)"},
     {kRecomputeTyped, never, kTpu, "the compiler decides what it computes again", "leave it out"},
+    {kDenseKernelTyped, never, kTpu, "the compiler has kernels of its own", "leave it out"},
+    {kSlowWorker, never, kTpu, kWholeSteps, "leave it out"},
     {kResize, never, kTpu, "the plugin has as many devices as it has", kNewStrategy},
 
     {kCompression, never, kServers,

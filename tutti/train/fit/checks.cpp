@@ -109,7 +109,8 @@ void require_together(const Model::State& model, const FitOptions& options) {
       {.accumulate = options.accumulate,
        .microbatches = options.microbatches,
        .in_parts = in_parts,
-       .replaces_damaged = options.loader.on_bad.replace.has_value()},
+       .replaces_damaged = options.loader.on_bad.replace.has_value(),
+       .slows = options.slow.has_value()},
       {.workers = model.strategy.world().processes(), .gpus = model.strategy.world().on_devices()});
   if (in_parts || options.microbatches > 1)
     model.laid_out->check_microbatches(options.microbatches);

@@ -363,12 +363,16 @@ inline constexpr Feature kSnapshotsKept{"--snapshots-kept"};
 inline constexpr Feature kPipeline{"--pipeline"};
 inline constexpr Feature kCut{"--cut"};
 inline constexpr Feature kRecompute{"--recompute"};
-inline constexpr Feature kRecomputeTyped{"--recompute", [](const Asked& a) {
-                                           return std::ranges::any_of(
-                                               a.strategy.typed, [](const std::string& word) {
-                                                 return word.starts_with("--recompute");
-                                               });
-                                         }};
+inline bool typed(const Asked& a, std::string_view flag) {
+  return std::ranges::any_of(a.strategy.typed, [&](std::string_view word) {
+    return word.substr(0, word.find(' ')) == flag;
+  });
+}
+inline constexpr Feature kRecomputeTyped{"--recompute",
+                                         [](const Asked& a) { return typed(a, "--recompute"); }};
+inline constexpr Feature kDenseKernelTyped{
+    "--dense-kernel", [](const Asked& a) { return typed(a, "--dense-kernel"); }};
+inline constexpr Feature kSlowWorker{"--slow-worker", fits<&FitFacts::slows>};
 inline constexpr Feature kResume{"--resume"};
 inline constexpr Feature kCheckpointEvery{"--checkpoint-every"};
 inline constexpr Feature kKeepBest{"--keep-best"};
