@@ -176,6 +176,17 @@ PJRT_Error* addressable(PJRT_Client_AddressableDevices_Args* args) {
   return nullptr;
 }
 
+PJRT_Error* devices(PJRT_Client_Devices_Args* args) {
+  args->devices = args->client->addresses;
+  args->num_devices = 2;
+  return nullptr;
+}
+
+PJRT_Error* process_index(PJRT_Client_ProcessIndex_Args* args) {
+  args->process_index = 0;
+  return nullptr;
+}
+
 PJRT_Error* description(PJRT_Device_GetDescription_Args* args) {
   args->device_description = &args->device->description;
   return nullptr;
@@ -314,6 +325,8 @@ PJRT_Api table() {
   api.PJRT_Client_Create = create;
   api.PJRT_Client_PlatformName = platform_name;
   api.PJRT_Client_PlatformVersion = platform_version;
+  api.PJRT_Client_Devices = devices;
+  api.PJRT_Client_ProcessIndex = process_index;
   api.PJRT_Client_AddressableDevices = addressable;
   api.PJRT_Device_GetDescription = description;
   api.PJRT_DeviceDescription_Id = device_id;

@@ -24,6 +24,8 @@ Array array_with(std::vector<int64_t> shape, const std::vector<T>& elements) {
   return array;
 }
 
+}  // namespace
+
 std::string cpu_plugin() {
   // As CMake lists folders.
   std::vector<std::string> folders;
@@ -31,8 +33,6 @@ std::string cpu_plugin() {
     folders.emplace_back(folder.begin(), folder.end());
   return pjrt::find_plugin("cpu", folders);
 }
-
-}  // namespace
 
 pjrt::Client cpu_client() {
   return pjrt::Client::open(cpu_plugin(), {.options = pjrt::options_for("cpu", kDevices)});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +14,9 @@
 
 namespace tutti::test {
 
-/// The plugin for CPUs, with two devices.
+/// The path of the plugin for CPUs. UsageError where it is not here.
+std::string cpu_plugin();
+/// It, with two devices.
 pjrt::Client cpu_client();
 
 /// Tests of what programs compute, where the build has PJRT.

@@ -25,6 +25,10 @@ class KeyValues {
 
   /// What is there now; nothing where nobody has put it yet.
   virtual std::optional<std::string> try_get(std::string_view key) = 0;
+
+  /// PeerLost that says which, where a process of the job is known to be lost, at once: for who
+  /// waits elsewhere for what needs all of them.
+  virtual void require_all() {}
 };
 
 }  // namespace tutti

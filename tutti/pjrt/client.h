@@ -72,7 +72,7 @@ struct Results {
 /// Compiled for as many devices as it has replicas.
 class Program {
  public:
-  int replicas() const;
+  int replicas() const;     ///< on devices of this process: as many lists as run() takes
   int num_outputs() const;  ///< of each device
 
   /// Of each output, in order. Error for types that tutti has not.
@@ -81,9 +81,11 @@ class Program {
   /// constants and all. None where the plugin does not give it away.
   std::optional<std::vector<ArrayType>> argument_types() const;
 
-  /// Starts it on all of its devices and returns; arguments[replica] are what main() takes there,
-  /// and may go once it has returned: the plugin keeps what it still reads. One that is given away
-  /// (hlo::Program::give_away) can be used no more. UsageError for other counts of lists.
+  /// Starts it on its devices here and returns; arguments[replica] are what main() takes there, and
+  /// may go once it has returned: the plugin keeps what it still reads. One that is given away
+  /// (hlo::Program::give_away) can be used no more. UsageError for other counts of lists. One for
+  /// devices of several processes goes on once each of these has started it: all start the same
+  /// ones in one order.
   Results run(const std::vector<std::vector<const Buffer*>>& arguments) const;
 
  private:
@@ -98,12 +100,16 @@ struct ClientOptions {
   Millis limit{60'000};
   /// Where the plugins of several processes find each other: those that make one client of them
   /// put there what the others get. With it the process that tries first makes no client, for the
-  /// others would take it for this one. Never let go of: a plugin's threads may ask at any time.
+  /// others would take it for this one; and who waits for a device asks it whether all processes
+  /// are there (KeyValues::require_all): PeerLost. Never let go of: a plugin's threads may ask at
+  /// any time.
   std::shared_ptr<KeyValues> key_values{};
 };
 
 struct CompileOptions {
-  int replicas = 1;  ///< from 1 to the number of devices: the first ones run it, replica r device r
+  /// From 1 to num_devices(): the first ones run it, replica r device r; or all_devices().size():
+  /// those of all processes run it, replica r the one at place r.
+  int replicas = 1;
   Millis limit{600'000};  ///< Timeout after it
 };
 
@@ -116,6 +122,9 @@ class Client {
 
   const PluginFacts& facts() const;
   int num_devices() const;  ///< of this process
+  int process() const;      ///< this one's number among those that share the client
+  /// Of all processes, by process, those of one in the order of their ids.
+  const std::vector<DeviceFacts>& all_devices() const;
 
   /// Copies the array; what it holds may be changed when this has returned.
   Buffer to_device(const Array& array, int device) const;

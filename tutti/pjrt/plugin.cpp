@@ -84,9 +84,15 @@ std::string find_plugin(std::string_view name, const std::vector<std::string>& s
 
 std::string find_plugin(std::string_view name) { return find_plugin(name, usual_site_packages()); }
 
-Options options_for(std::string_view name, int devices) {
-  const bool cpu = name == "cpu" || name.find("xla_cpu_pjrt") != std::string_view::npos;
-  return cpu ? Options{{"cpu_device_count", int64_t{devices}}} : Options{};
+Options options_for(std::string_view name, int devices, const ProcessPlace& place) {
+  Options options;
+  if (name == "cpu" || name.find("xla_cpu_pjrt") != std::string_view::npos)
+    options.emplace("cpu_device_count", int64_t{devices});
+  if (place.processes > 1 && name != "tpu" && !name.ends_with("libtpu.so")) {
+    options.emplace("node_id", int64_t{place.process});
+    options.emplace("num_nodes", int64_t{place.processes});
+  }
+  return options;
 }
 
 std::string words_of(const ArrayType& type) {

@@ -34,9 +34,16 @@ std::string find_plugin(std::string_view name);
 /// What a plugin is told when its client is made. Names are the plugin's own.
 using Options = std::map<std::string, std::variant<int64_t, std::string, bool>>;
 
-/// What plugin `name` is told to show so many devices: the one for CPUs has as many as it is asked
-/// for, others what is there.
-Options options_for(std::string_view name, int devices);
+/// This process among those that make one client together.
+struct ProcessPlace {
+  int process = 0;    ///< 0-based
+  int processes = 1;  ///< 1: alone
+};
+
+/// What plugin `name` is told to show so many devices of this process: the one for CPUs has as many
+/// as it is asked for, others what is there. Of several processes also which this is, node_id of
+/// num_nodes; that for TPUs reads variables of its own.
+Options options_for(std::string_view name, int devices, const ProcessPlace& place = {});
 
 struct DeviceFacts {
   int id = 0;         ///< unique in the job

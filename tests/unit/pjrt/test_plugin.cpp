@@ -52,6 +52,11 @@ TEST(PluginOptions, AreToldToTheOneForCpusAlone) {
   EXPECT_EQ(pjrt::options_for("cpu", 3), (pjrt::Options{{"cpu_device_count", int64_t{3}}}));
   EXPECT_EQ(pjrt::options_for("/x/xla_cpu_pjrt.so", 2).size(), 1U);
   EXPECT_EQ(pjrt::options_for("tpu", 3), pjrt::Options{});
+  const pjrt::ProcessPlace second{.process = 1, .processes = 2};
+  EXPECT_EQ(pjrt::options_for("cuda", 3, second),
+            (pjrt::Options{{"node_id", int64_t{1}}, {"num_nodes", int64_t{2}}}));
+  EXPECT_EQ(pjrt::options_for("cpu", 3, second).size(), 3U);
+  EXPECT_EQ(pjrt::options_for("tpu", 3, second), pjrt::Options{}) << "it reads TPU_WORKER_ID";
 }
 
 class ProbePlugin : public ::testing::Test {

@@ -62,4 +62,10 @@ std::optional<std::string> RendezvousValues::try_get(std::string_view key) {
   return bytes_in(*text, key);
 }
 
+void RendezvousValues::require_all() {
+  const auto here = rendezvous_.lock();
+  if (const std::string loss = here ? here->first_loss() : ""; !loss.empty())
+    throw PeerLost(fmt::format("{}\n  look first at its last lines", loss));
+}
+
 }  // namespace tutti

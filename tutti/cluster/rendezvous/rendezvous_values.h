@@ -25,6 +25,7 @@ class RendezvousValues final : public KeyValues {
   void put(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
   std::optional<std::string> try_get(std::string_view key) override;
+  void require_all() override;
 
  private:
   std::shared_ptr<Rendezvous> rendezvous(std::string_view key) const;

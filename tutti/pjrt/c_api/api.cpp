@@ -151,4 +151,14 @@ PluginFacts facts_of(const Api& api, PJRT_Client* client) {
   return facts;
 }
 
+std::vector<DeviceFacts> all_devices_of(const Api& api, PJRT_Client* client) {
+  auto devices = arguments<PJRT_Client_Devices_Args>();
+  devices.client = client;
+  api.call(&PJRT_Api::PJRT_Client_Devices, "PJRT_Client_Devices", devices);
+  std::vector<DeviceFacts> all;
+  for (size_t i = 0; i < devices.num_devices; ++i)
+    all.push_back(device_facts(api, devices.devices[i]));
+  return all;
+}
+
 }  // namespace tutti::pjrt::detail

@@ -24,6 +24,8 @@ PluginFacts probe_plugin(const std::string&, const Options&, Millis) { absent();
 Client Client::open(const std::string&, const ClientOptions&) { absent(); }
 const PluginFacts& Client::facts() const { absent(); }
 int Client::num_devices() const { absent(); }
+int Client::process() const { absent(); }
+const std::vector<DeviceFacts>& Client::all_devices() const { absent(); }
 Buffer Client::to_device(const Array&, int) const { absent(); }
 Program Client::compile(std::string_view, const CompileOptions&) const { absent(); }
 DType Buffer::dtype() const { absent(); }

@@ -7,6 +7,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <ranges>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -65,19 +66,46 @@ std::shared_ptr<detail::ClientState> begun(const detail::Api& api,
   static std::mutex mutex;
   static auto& all = *kept_for_good<std::vector<std::shared_ptr<detail::ClientState>>>();
   const std::lock_guard lock(mutex);
-  all.push_back(std::make_shared<detail::ClientState>(
-      detail::ClientState{.api = api,
-                          .client = nullptr,
-                          .devices = {},
-                          .facts = {},
-                          .key_values = std::move(key_values)}));
+  all.push_back(
+      std::make_shared<detail::ClientState>(detail::ClientState{.api = api,
+                                                                .client = nullptr,
+                                                                .devices = {},
+                                                                .facts = {},
+                                                                .key_values = std::move(key_values),
+                                                                .process = 0,
+                                                                .all_devices = {}}));
   return all.back();
+}
+
+PJRT_Client* made_client(const detail::ClientState& state, const Options& options) {
+  try {
+    return detail::make_client(state.api, options, state.key_values.get());
+  } catch (const Error&) {
+    state.require_all("PJRT_Client_Create");
+    throw;
+  }
+}
+
+/// All processes see all devices in the same order, and their own in that.
+void find_all_devices(detail::ClientState& state) {
+  std::map<int, PJRT_Device*> own;
+  for (size_t i = 0; i < state.devices.size(); ++i)
+    own.emplace(state.facts.devices[i].id, state.devices[i]);
+  std::ranges::copy(own | std::views::values, state.devices.begin());
+  std::ranges::sort(state.facts.devices, {}, &DeviceFacts::id);
+  state.all_devices = detail::all_devices_of(state.api, state.client);
+  std::ranges::sort(state.all_devices, {},
+                    [](const DeviceFacts& device) { return std::pair(device.process, device.id); });
+  auto process = arguments<PJRT_Client_ProcessIndex_Args>();
+  process.client = state.client;
+  state.api.call(&PJRT_Api::PJRT_Client_ProcessIndex, "PJRT_Client_ProcessIndex", process);
+  state.process = process.process_index;
 }
 
 std::shared_ptr<detail::ClientState> load(const std::string& path, const Options& options,
                                           std::shared_ptr<KeyValues> key_values) {
   const auto state = begun(set_up(path), std::move(key_values));
-  state->client = detail::make_client(state->api, options, state->key_values.get());
+  state->client = made_client(*state, options);
   state->facts = detail::facts_of(state->api, state->client);
   auto devices = arguments<PJRT_Client_AddressableDevices_Args>();
   devices.client = state->client;
@@ -85,6 +113,8 @@ std::shared_ptr<detail::ClientState> load(const std::string& path, const Options
                   devices);
   state->devices.assign(devices.addressable_devices,
                         devices.addressable_devices + devices.num_addressable_devices);
+  state->all_devices = state->facts.devices;
+  if (state->key_values) find_all_devices(*state);
   return state;
 }
 
@@ -104,19 +134,42 @@ std::shared_ptr<Opened> opened(const std::string& path, const Options& options) 
   return entry;
 }
 
-/// CompileOptionsProto of XLA, and its ExecutableBuildOptionsProto.
-std::string compile_options(int replicas) {
+/// Ids of the devices that run a program, by replica; none where the plugin may choose the first.
+std::vector<int64_t> assigned(const detail::ClientState& client, int replicas) {
+  std::vector<int64_t> ids;
+  if (!client.key_values) return ids;
+  const bool all = replicas == std::ssize(client.all_devices);
+  for (const DeviceFacts& device : all ? client.all_devices : client.facts.devices)
+    if (std::ssize(ids) < replicas) ids.push_back(device.id);
+  return ids;
+}
+
+/// CompileOptionsProto of XLA, its ExecutableBuildOptionsProto and the DeviceAssignmentProto there.
+std::string compile_options(int replicas, const std::vector<int64_t>& ids) {
   enum : protozero::pbf_tag_type {
     kBuildOptions = 3,
     kOrdinal = 1,
     kReplicas = 4,
-    kPartitions = 5
+    kPartitions = 5,
+    kAssignment = 9,
+    kReplicaCount = 1,
+    kComputationCount = 2,
+    kComputationDevices = 3,
+    kReplicaDeviceIds = 1
   };
-  std::string build, all;
+  std::string build, all, assignment, devices;
   protozero::pbf_writer writer(build);
   writer.add_int64(kOrdinal, -1);
   writer.add_int64(kReplicas, replicas);
   writer.add_int64(kPartitions, 1);
+  if (!ids.empty()) {
+    protozero::pbf_writer(devices).add_packed_int64(kReplicaDeviceIds, ids.begin(), ids.end());
+    protozero::pbf_writer assigns(assignment);
+    assigns.add_int32(kReplicaCount, replicas);
+    assigns.add_int32(kComputationCount, 1);
+    assigns.add_message(kComputationDevices, devices);
+    writer.add_message(kAssignment, assignment);
+  }
   protozero::pbf_writer(all).add_message(kBuildOptions, build);
   return all;
 }
@@ -143,7 +196,7 @@ std::shared_ptr<detail::ProgramState> compiled(const std::shared_ptr<detail::Cli
   program.code_size = code.size();
   program.format = kFormat.data();
   program.format_size = kFormat.size();
-  const std::string build = compile_options(replicas);
+  const std::string build = compile_options(replicas, assigned(*client, replicas));
   auto args = arguments<PJRT_Client_Compile_Args>();
   args.client = client->client;
   args.program = &program;
@@ -154,14 +207,14 @@ std::shared_ptr<detail::ProgramState> compiled(const std::shared_ptr<detail::Cli
   auto state = std::make_shared<detail::ProgramState>();
   state->client = client;
   state->executable = args.executable;
-  state->replicas = replicas;
+  state->replicas = std::min(replicas, static_cast<int>(client->devices.size()));
   state->num_outputs = detail::outputs_of(*state);
   state->devices = devices_of(*client, args.executable);
   for (const size_t device : state->devices)
-    if (state->devices.size() != static_cast<size_t>(replicas) || device >= state->devices.size())
+    if (std::ssize(state->devices) != state->replicas || device >= state->devices.size())
       client->api.fail("PJRT_Client_Compile",
-                       fmt::format("{} replicas are to run on other devices than the first {}",
-                                   replicas, replicas));
+                       fmt::format("{} replicas are to run on other devices here than the first {}",
+                                   replicas, state->replicas));
   return state;
 }
 
@@ -207,6 +260,8 @@ Client Client::open(const std::string& path, const ClientOptions& options) {
 
 const PluginFacts& Client::facts() const { return state_->facts; }
 int Client::num_devices() const { return static_cast<int>(state_->devices.size()); }
+int Client::process() const { return state_->process; }
+const std::vector<DeviceFacts>& Client::all_devices() const { return state_->all_devices; }
 
 Buffer Client::to_device(const Array& array, int device) const {
   if (device < 0 || device >= num_devices())
@@ -228,10 +283,12 @@ Buffer Client::to_device(const Array& array, int device) const {
 }
 
 Program Client::compile(std::string_view stablehlo, const CompileOptions& options) const {
-  if (options.replicas < 1 || options.replicas > num_devices())
-    throw UsageError(fmt::format("{} replicas on {} devices of {}: from 1 to {} are possible",
-                                 options.replicas, num_devices(), state_->api.words(),
-                                 num_devices()));
+  const int all = static_cast<int>(all_devices().size());
+  if (options.replicas < 1 || (options.replicas > num_devices() && options.replicas != all))
+    throw UsageError(
+        fmt::format("{} replicas on {} devices of {}: from 1 to {} are possible{}",
+                    options.replicas, num_devices(), state_->api.words(), num_devices(),
+                    all > num_devices() ? fmt::format(", or the {} of all processes", all) : ""));
   require_replicas(stablehlo, options.replicas);
   return Program(within(
       options.limit, fmt::format("{}, PJRT_Client_Compile: not done", state_->api.words()),
@@ -274,11 +331,10 @@ Array Buffer::to_host(const Deadline& deadline) const {
   args.dst_size = static_cast<size_t>(array.num_bytes());
   api.call(&PJRT_Api::PJRT_Buffer_ToHostBuffer, "PJRT_Buffer_ToHostBuffer", args);
   const auto copied = detail::watch(state_->client, args.event);
-  if (!detail::await(*copied, "PJRT_Buffer_ToHostBuffer", deadline)) {
-    copied->keep = array;  // the plugin may write there yet
+  copied->keep = array;  // whatever is thrown, the plugin may write there yet
+  if (!detail::await(*copied, "PJRT_Buffer_ToHostBuffer", deadline))
     throw Timeout(fmt::format("{}: a buffer is not on the host within {} s", api.words(),
                               std::chrono::duration<double>(deadline.limit()).count()));
-  }
   return array;
 }
 
@@ -317,7 +373,13 @@ Results Program::run(const std::vector<std::vector<const Buffer*>>& lists) const
   args.output_lists = output_lists.data();
   args.device_complete_events = done.data();
   const auto& client = state_->client;
-  client->api.call(&PJRT_Api::PJRT_LoadedExecutable_Execute, "PJRT_LoadedExecutable_Execute", args);
+  try {
+    client->api.call(&PJRT_Api::PJRT_LoadedExecutable_Execute, "PJRT_LoadedExecutable_Execute",
+                     args);
+  } catch (const Error&) {
+    client->require_all("PJRT_LoadedExecutable_Execute");
+    throw;
+  }
 
   Results results;
   for (size_t replica = 0; replica < replicas; ++replica) {
@@ -337,8 +399,11 @@ void Results::wait(const Deadline& deadline) const {
     if (!detail::await(*done[device], fmt::format("device {}", device), deadline))
       late += fmt::format("{}{}", late.empty() ? "" : ", ", device);
   if (!late.empty())
-    throw Timeout(fmt::format("{}: not done within {} s: device {}", done[0]->client->api.words(),
-                              std::chrono::duration<double>(deadline.limit()).count(), late));
+    throw Timeout(fmt::format("{}: not done within {} s: device {}{}", done[0]->client->api.words(),
+                              std::chrono::duration<double>(deadline.limit()).count(), late,
+                              done[0]->client->key_values != nullptr
+                                  ? ", or another process has not begun this program"
+                                  : ""));
 }
 
 }  // namespace tutti::pjrt

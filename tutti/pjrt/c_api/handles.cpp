@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "tutti/base/clock.h"
 #include "tutti/base/error.h"
 
 namespace tutti::pjrt::detail {
@@ -43,6 +46,15 @@ void destroy(const Api& api, PJRT_Error* (*PJRT_Api::*function)(Args*), std::str
 
 }  // namespace
 
+void ClientState::require_all(std::string_view function) const {
+  if (!key_values) return;
+  try {
+    key_values->require_all();
+  } catch (const PeerLost& lost) {
+    throw PeerLost(fmt::format("{}, {}: {}", api.words(), function, lost.what()));
+  }
+}
+
 EventState::~EventState() {
   auto args = arguments<PJRT_Event_Destroy_Args>();
   args.event = event;
@@ -80,10 +92,22 @@ std::shared_ptr<EventState> watch(const std::shared_ptr<ClientState>& client, PJ
 }
 
 bool await(EventState& event, std::string_view what, const Deadline& deadline) {
+  constexpr Millis kLook{100};  // for a process that is lost, to which no event would tell it
+  const bool looks = event.client->key_values != nullptr;
   std::unique_lock lock(event.mutex);
-  if (!event.changed.wait_until(lock, deadline.at(), [&] { return event.ready; })) return false;
-  if (event.failed) event.client->api.fail(what, event.words);
-  return true;
+  const auto ready_until = [&](TimePoint at) {
+    return event.changed.wait_until(lock, at, [&] { return event.ready; });
+  };
+  while (!ready_until(looks ? std::min(deadline.at(), Clock::now() + kLook) : deadline.at())) {
+    lock.unlock();
+    event.client->require_all(what);
+    if (deadline.passed()) return false;
+    lock.lock();
+  }
+  if (!event.failed) return true;
+  lock.unlock();
+  event.client->require_all(what);
+  event.client->api.fail(what, event.words);
 }
 
 }  // namespace tutti::pjrt::detail

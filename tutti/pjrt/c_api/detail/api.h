@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/base/deadline.h"
 #include "tutti/net/key_values.h"
@@ -66,6 +67,8 @@ PJRT_Client* make_client(const Api& api, const Options& options, KeyValues* key_
 /// Has the plugin's key-value callbacks ask `key_values`.
 void set_key_values(PJRT_Client_Create_Args& args, KeyValues& key_values);
 PluginFacts facts_of(const Api& api, PJRT_Client* client);
+/// Of all processes that share the client, in the plugin's order.
+std::vector<DeviceFacts> all_devices_of(const Api& api, PJRT_Client* client);
 
 /// probe_plugin() without its client: whether it can be loaded and set up.
 void probe_loading(const std::string& path, Millis limit);

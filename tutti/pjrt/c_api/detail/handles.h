@@ -20,6 +20,11 @@ struct ClientState {
   std::vector<PJRT_Device*> devices;  ///< of this process
   PluginFacts facts;
   std::shared_ptr<KeyValues> key_values;  ///< null: none
+  int process = 0;
+  std::vector<DeviceFacts> all_devices;  ///< by process and id
+
+  /// PeerLost, as `function`'s, where another process that shares it is lost.
+  void require_all(std::string_view function) const;
 };
 
 /// Something that the plugin is at, waited for with a deadline: PJRT_Event_Await() has none.
@@ -43,7 +48,8 @@ struct EventState {
 /// Takes the event over and has the plugin tell when it is ready.
 std::shared_ptr<EventState> watch(const std::shared_ptr<ClientState>& client, PJRT_Event* event);
 
-/// False where the deadline passes first. Error for what failed, with `what`: "device 0, step".
+/// False where the deadline passes first. Error for what failed, with `what`: "device 0, step";
+/// PeerLost where another process of the client is lost.
 bool await(EventState& event, std::string_view what, const Deadline& deadline);
 
 /// An array on a device, freed with this.
@@ -62,7 +68,7 @@ struct BufferState {
 struct ProgramState {
   std::shared_ptr<ClientState> client;
   PJRT_LoadedExecutable* executable = nullptr;
-  int replicas = 1;
+  int replicas = 1;  ///< here
   int num_outputs = 0;
   std::vector<size_t> devices;  ///< the client's, in the order of its lists of arguments
 
