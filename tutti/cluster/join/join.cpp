@@ -1,6 +1,7 @@
 #include "tutti/cluster/join/join.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -108,6 +109,41 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
   return connect(meeting, "workers", connections->base, {.mpi_ranks = spec.mpi}, deadline);
 }
 
+/// Of a job of `tutti run` on one host, whose workers meet in its memory.
+std::optional<Group> joined_on_one_host;      // written under the mutex of join()
+std::unique_ptr<JobLinks> links_on_one_host;  // for key_values_of_job()
+
+/// A rendezvous in worker 0, over loopback, which the group tells the others of.
+std::unique_ptr<JobLinks> meet_on_one_host(Group workers, Millis limit) {
+  struct Place {
+    std::array<char, 2 * Token::kBytes> token;
+    uint16_t port;
+  };
+  const Deadline deadline(limit);
+  Place place{};
+  const auto make = [&](const Token& token) {
+    return std::make_unique<JobLinks>(JobPlace{.worker = workers.rank(),
+                                               .num_workers = workers.size(),
+                                               .rendezvous = {"127.0.0.1", place.port},
+                                               .hosts_rendezvous = workers.rank() == 0,
+                                               .name = words_of_process(workers.rank()),
+                                               .silence = limit},
+                                      Credentials{.token = token, .job = "values on one host"},
+                                      deadline);
+  };
+  std::unique_ptr<JobLinks> links;
+  if (workers.rank() == 0) {
+    const Token token = Token::random();
+    links = make(token);
+    std::ranges::copy(token.secret_hex(), place.token.begin());
+    place.port = links->listener()->address().port();
+  }
+  const MemorySpan told{&place, sizeof place, DType::uint8};
+  workers.broadcast(told, 0, deadline.left()).wait(deadline.left());
+  if (links) return links;
+  return make(Token::parse({place.token.data(), place.token.size()}, "worker 0's"));
+}
+
 Group join_workers(Millis limit) {
   install_terminate_handler();
   make_failed_writes_errors();
@@ -131,9 +167,10 @@ Group join_workers(Millis limit) {
   Lifeline& lifeline = Lifeline::of(*environment);
   lifeline.wait_until_all_joined(deadline);
   const auto segment = ShmSegment::open(environment->segment_fd);
-  return Group(make_shm(segment, environment->worker, false, deadline.left(),
-                        [&] { return lifeline.first_loss(); }),
-               "workers");
+  joined_on_one_host.emplace(make_shm(segment, environment->worker, false, deadline.left(),
+                                      [&] { return lifeline.first_loss(); }),
+                             "workers");
+  return *joined_on_one_host;
 }
 
 /// Every worker gives the same number, or every worker throws.
@@ -234,13 +271,17 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   });
 }
 
-std::shared_ptr<KeyValues> key_values_of_job(std::string name) {
-  if (!connections)
-    throw UsageError(fmt::format(
-        "values \"{}\" of a job: this process has no rendezvous; call join() first, in a job of "
-        "several workers that meet at one (tutti run --rendezvous, or another launcher)",
-        name));
-  return connections->links->key_values(std::move(name));
+std::shared_ptr<KeyValues> key_values_of_job(std::string name, Millis limit) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (connections) return connections->links->key_values(std::move(name));
+  if (!joined_on_one_host)
+    throw UsageError(
+        fmt::format("values \"{}\" of a job: this process has no rendezvous; call join() first, in "
+                    "a job of several workers (tutti run -n 2, or another launcher)",
+                    name));
+  if (!links_on_one_host) links_on_one_host = meet_on_one_host(*joined_on_one_host, limit);
+  return links_on_one_host->key_values(std::move(name));
 }
 
 void ask_for_grace(Millis grace) noexcept {

@@ -48,8 +48,9 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
 
 /// Values that the workers leave for each other at the rendezvous of the job that this process has
 /// joined, under keys of that name: PJRT's plugins of several hosts ask for such (ClientOptions).
-/// UsageError where there is none: before join(), in a job of one, and of `tutti run` on one host.
-std::shared_ptr<KeyValues> key_values_of_job(std::string name);
+/// Collective over workers where `tutti run` started all on one host, which have no rendezvous:
+/// worker 0 then keeps the values, of whatever name. UsageError before join(), and in a job of one.
+std::shared_ptr<KeyValues> key_values_of_job(std::string name, Millis limit = kDefaultTimeLimit);
 
 /// Tells the launcher which error ends this process, so that it can tell the first failure from
 /// those that follow from it. Call it where main() catches; after join() an exception that nobody
