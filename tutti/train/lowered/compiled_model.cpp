@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -33,15 +34,17 @@ struct CompiledModel::State {
   std::map<int64_t, Compiled> predictions;  ///< by rows of a replica
   detail::LargerProgram serves_{};
 
+  int here() const { return options.exchange ? client.num_devices() : options.replicas; }
+
   LoweredProgram lowered(int64_t rows) const {
-    return lower_prediction(graph, rows, options.product, options.replicas);
+    return lower_prediction(graph, rows, options.product, here());
   }
 
   const std::pair<const int64_t, Compiled>& prediction_of(int64_t rows) {
     const auto found = predictions.lower_bound(rows);
     if (found != predictions.end() && serves_.serve(rows, found->first)) return *found;
     LoweredProgram program = lowered(rows);
-    pjrt::Program compiled = client.compile(program.text, {.replicas = options.replicas});
+    pjrt::Program compiled = client.compile(program.text, {.replicas = here()});
     return *predictions.emplace(rows, Compiled{std::move(program), std::move(compiled)}).first;
   }
 
@@ -61,18 +64,24 @@ struct CompiledModel::State {
     return array;
   }
 
+  std::map<std::string, Array> means() const {
+    std::map<std::string, Array> means;
+    for (const SlotOf& slot : kept)
+      if (is_averaged(slot)) means.emplace(slot.name, mean_of(slot, Deadline(options.limit)));
+    return means;
+  }
+
+  void merge(const std::map<std::string, Array>& means) {
+    merged.assign(devices.size(), {});
+    for (size_t r = 0; r < devices.size(); ++r)
+      for (const auto& [name, mean] : means)
+        merged[r].emplace(name, client.to_device(mean, static_cast<int>(r)));
+  }
+
   /// Replicas have statistics of their own; all evaluate with their mean.
   const pjrt::Buffer& in_evaluation(size_t replica, const std::string& name) {
-    if (devices.size() == 1) return devices[0].at(name);
-    if (merged.empty()) {
-      merged.resize(devices.size());
-      for (const SlotOf& slot : kept) {
-        if (!is_averaged(slot)) continue;
-        const Array mean = mean_of(slot, Deadline(options.limit));
-        for (size_t r = 0; r < devices.size(); ++r)
-          merged[r].emplace(slot.name, client.to_device(mean, static_cast<int>(r)));
-      }
-    }
+    if (merged.empty() && devices.size() == 1) return devices[0].at(name);
+    if (merged.empty()) merge(means());
     const auto found = merged[replica].find(name);
     return found != merged[replica].end() ? found->second : devices[replica].at(name);
   }
@@ -90,12 +99,14 @@ CompiledModel::CompiledModel(nn::Graph graph, pjrt::Client client, const Compile
   if (options.product != DType::float32 && options.product != DType::bfloat16)
     throw UsageError(fmt::format("compiled step: products of {}, expected float32 or bfloat16",
                                  name_of(options.product)));
-  const int devices = state_->client.num_devices();
-  if (options.replicas < 1 || options.replicas > devices)
-    throw UsageError(fmt::format("{} replicas on the {} devices of {}: expected 1 to {}",
-                                 options.replicas, devices, pjrt::words_of(state_->client.facts()),
-                                 devices));
-  state_->devices.resize(static_cast<size_t>(options.replicas));
+  const int devices = options.exchange ? static_cast<int>(state_->client.all_devices().size())
+                                       : state_->client.num_devices();
+  if (options.replicas < (options.exchange ? devices : 1) || options.replicas > devices)
+    throw UsageError(fmt::format(
+        "{} replicas on the {} devices of {}: expected {}", options.replicas, devices,
+        pjrt::words_of(state_->client.facts()),
+        options.exchange ? "all, of several processes" : fmt::format("1 to {}", devices)));
+  state_->devices.resize(static_cast<size_t>(state_->here()));
   const LoweredProgram one = state_->lowered(1);
   std::vector<SlotOf> kept;
   for (const SlotOf& slot : one.arguments)
@@ -109,6 +120,7 @@ CompiledModel::CompiledModel(CompiledModel&&) noexcept = default;
 const nn::Graph& CompiledModel::graph() const noexcept { return state_->graph; }
 const pjrt::Client& CompiledModel::client() const noexcept { return state_->client; }
 const CompiledOptions& CompiledModel::options() const noexcept { return state_->options; }
+int CompiledModel::replicas_here() const noexcept { return state_->here(); }
 
 void CompiledModel::keep(const std::vector<SlotOf>& slots) {
   std::map<std::string, Array> zeros;
@@ -154,6 +166,39 @@ std::map<std::string, Array> CompiledModel::values() const {
                                     ? state_->mean_of(slot, deadline)
                                     : state_->devices[0].at(slot.name).to_host(deadline));
   return values;
+}
+
+std::vector<std::string> CompiledModel::exchanged(std::string_view own) const {
+  std::vector<std::string> all = state_->options.exchange(own);
+  for (size_t process = 0; process < all.size(); ++process)
+    if (all[process].size() != own.size())
+      throw Mismatch(fmt::format(
+          "compiled step: process {} has brought {} bytes, this one {}: all begin the same steps",
+          process, all[process].size(), own.size()));
+  return all;
+}
+
+void CompiledModel::average_buffers() {
+  State& s = *state_;
+  std::map<std::string, Array> means = s.means();
+  if (!s.options.exchange || means.empty()) return;
+  std::string own;
+  for (const auto& [name, mean] : means)
+    own.append(static_cast<const char*>(mean.data()), static_cast<size_t>(mean.num_bytes()));
+  const std::vector<std::string> all = exchanged(own);
+  size_t at = 0;
+  for (auto& [name, mean] : means)
+    for (float& value : mean.as<float>()) {
+      double sum = 0;
+      for (const std::string& one : all) {
+        float theirs = 0;
+        std::memcpy(&theirs, one.data() + at, sizeof theirs);
+        sum += theirs;
+      }
+      value = static_cast<float>(sum / static_cast<double>(all.size()));
+      at += sizeof value;
+    }
+  s.merge(means);
 }
 
 void CompiledModel::check_inputs(const std::vector<Array>& inputs) const {

@@ -9,9 +9,11 @@
 /// filled up. docs/design/pjrt.md. Thread rule: one thread at a time.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/array.h"
@@ -22,12 +24,18 @@
 namespace tutti {
 
 struct CompiledOptions {
-  int replicas = 1;                 ///< from 1 to the client's devices
+  int replicas = 1;                 ///< from 1 to the client's devices; of all processes (below)
   DType product = DType::float32;   ///< or bfloat16: of what products are made
   uint64_t seed = 0;                ///< of dropouts' masks
   bool outputs = false;             ///< steps give the model's outputs too, for metrics
   bool leaves_out_bad = false;      ///< CompiledTrainer::take_back_left_out()
   Millis limit{kDefaultTimeLimit};  ///< of the waits in values() and predict()
+
+  /// Of several processes that share the client, where each has the replicas of its own devices and
+  /// all devices are replicas: returns what each has brought, in their order. Collective; empty:
+  /// one process. What is said of replicas below is then of those here, by their number among them.
+  using Exchange = std::function<std::vector<std::string>(std::string_view own)>;
+  Exchange exchange{};
 };
 
 class CompiledModel {
@@ -47,6 +55,10 @@ class CompiledModel {
   /// the steps that are on their way.
   std::map<std::string, Array> values() const;
 
+  /// Of several processes: what floating buffers are in evaluation, until the next step or load(),
+  /// is the mean over the replicas of all, in place of those here. Collective.
+  void average_buffers();
+
   /// What the model gives in evaluation, computed by all devices at once. inputs[replica] are those
   /// of graph.inputs(), [rows, shape...] each, where replicas may have different numbers of rows,
   /// also none, but not all. Returns outputs[replica][number], [rows, ...]; none without rows.
@@ -57,6 +69,9 @@ class CompiledModel {
   const nn::Graph& graph() const noexcept;
   const pjrt::Client& client() const noexcept;
   const CompiledOptions& options() const noexcept;
+  int replicas_here() const noexcept;
+  /// What each process has brought by the exchange, of as many bytes each: Mismatch.
+  std::vector<std::string> exchanged(std::string_view own) const;
 
   // ---- for a trainer ----
   /// These are on the devices too from now on, with zeros.

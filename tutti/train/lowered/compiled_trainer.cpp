@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tutti/base/clock.h"
@@ -16,12 +18,14 @@
 #include "tutti/nn/lower_rule.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/lowered/detail/rows.h"
+#include "tutti/train/lowered/detail/share_of_step.h"
 
 namespace tutti {
 
 using detail::array_with;
 using detail::filled_up;
 using detail::require_fits;
+using detail::ShareOfStep;
 
 namespace {
 
@@ -32,8 +36,10 @@ constexpr const char* kLeftOut = ".left_out";
 struct StepToCome {
   const std::vector<CompiledPart>* parts = nullptr;
   size_t largest = 0;  ///< the part with the most rows
-  std::vector<int64_t> first_rows{};
-  optim::StepScalars scalars;
+  ShareOfStep all{};
+  std::vector<int64_t> first_rows{};   ///< of the parts here, in the whole batch
+  const CompiledPart* like = nullptr;  ///< has a row, by which the others are filled up
+  optim::StepScalars scalars{};
   double scale = 0;    ///< of what rows lose
   int64_t update = 0;  ///< updates before it
 };
@@ -108,13 +114,15 @@ struct CompiledTrainer::State {
   CompiledModel model;
   Loss loss;
   optim::Rule rule;
-  std::vector<SlotOf> targets;                                 ///< of a step of one row
+  std::vector<SlotOf> inputs;                                  ///< of a step of one row
+  std::vector<SlotOf> targets;                                 ///< the same
   std::map<std::pair<int64_t, int64_t>, Compiled> programs{};  ///< by steps, rows of a replica
   detail::LargerProgram larger{};
   std::vector<int> dropouts;
   uint64_t seed;
   optim::StepScalars scalars{};
   std::deque<optim::StepScalars> before{};  ///< of steps that may be left out, the newest last
+  std::optional<CompiledPart> row{};        ///< one that the model can take, of several processes
   int64_t updates = 0;
 
   const nn::Graph& graph() const { return model.graph(); }
@@ -173,7 +181,7 @@ struct CompiledTrainer::State {
   /// What a slot of a step has on this replica, unless it is kept there.
   Array value_of(const SlotOf& slot, const StepToCome& step, size_t replica, int64_t rows) const {
     const CompiledPart& part = (*step.parts)[replica];
-    const CompiledPart& like = (*step.parts)[step.largest];
+    const CompiledPart& like = *step.like;
     switch (slot.slot) {
       case Slot::target: return filled_up(part.target, rows, like.target);
       case Slot::row_weights:
@@ -205,18 +213,57 @@ struct CompiledTrainer::State {
     }
   }
 
+  ShareOfStep share_of(const std::vector<CompiledPart>& parts, double rate) const {
+    ShareOfStep share{.rate = rate};
+    for (const CompiledPart& part : parts) {
+      share.rows += part.rows();
+      share.most = std::max(share.most, part.rows());
+      share.labels += static_cast<double>(part.target.num_elements());
+      share.counted +=
+          static_cast<double>(loss.kernel().counted(tensor_of(part.target)).value_or(0));
+    }
+    return share;
+  }
+
   /// By what the sum of the rows' losses is a mean: over those that count, where some labels do
   /// not.
-  double scale_of(const std::vector<CompiledPart>& parts) const {
-    const LossKernel& kernel = loss.kernel();
-    double samples = 0, counted = 0, labels = 0;
-    for (const CompiledPart& part : parts) {
-      samples += static_cast<double>(part.rows());
-      labels += static_cast<double>(part.target.num_elements());
-      counted += static_cast<double>(kernel.counted(tensor_of(part.target)).value_or(0));
+  double scale_of(const ShareOfStep& all) const {
+    const auto samples = static_cast<double>(all.rows);
+    if (!loss.kernel().counted({})) return 1 / samples;
+    return all.counted > 0 ? all.labels / samples / all.counted : 0;
+  }
+
+  detail::WholeSteps whole_of(const std::vector<std::vector<CompiledPart>>& steps,
+                              const std::vector<double>& learning_rates) const {
+    std::vector<ShareOfStep> own;
+    for (size_t k = 0; k < steps.size(); ++k) own.push_back(share_of(steps[k], learning_rates[k]));
+    const std::string said = detail::bytes_of(own);
+    if (!options().exchange) return detail::whole_of({said}, 0);
+    return detail::whole_of(model.exchanged(said), model.client().process());
+  }
+
+  CompiledPart part_of_rows(int64_t rows) const {
+    const auto zeros = [&](const SlotOf& slot) {
+      std::vector<int64_t> shape = slot.type.shape;
+      shape[0] = rows;
+      return Array::zeros(slot.type.dtype, std::move(shape));
+    };
+    CompiledPart part{.inputs = {}, .target = zeros(targets[0])};
+    for (const SlotOf& slot : inputs) part.inputs.push_back(zeros(slot));
+    return part;
+  }
+
+  /// Where this process has no row of a batch: the last that it had.
+  const CompiledPart& like_of(const StepToCome& step) {
+    const CompiledPart& largest = (*step.parts)[step.largest];
+    if (largest.rows() == 0) {
+      if (!row) row = part_of_rows(1);
+      return *row;
     }
-    if (!kernel.counted({})) return 1 / samples;
-    return counted > 0 ? labels / samples / counted : 0;
+    if (!options().exchange) return largest;
+    row.emplace(CompiledPart{.inputs = {}, .target = largest.target.rows(0, 1)});
+    for (const Array& input : largest.inputs) row->inputs.push_back(input.rows(0, 1));
+    return largest;
   }
 
   void check(const CompiledPart& part) const {
@@ -236,30 +283,35 @@ struct CompiledTrainer::State {
     loss.kernel().check_targets(at::empty(shape), tensor_of(part.target));
   }
 
-  StepToCome step_to_come(const std::vector<CompiledPart>& parts, optim::StepScalars scalars,
-                          int64_t update) const {
-    if (std::ssize(parts) != options().replicas)
-      throw UsageError(fmt::format("compiled step: got {} parts for {} replicas", parts.size(),
-                                   options().replicas));
-    StepToCome step{.parts = &parts, .scalars = scalars, .update = update};
-    int64_t rows = 0;
+  void check(const std::vector<std::vector<CompiledPart>>& steps) const {
+    for (const std::vector<CompiledPart>& parts : steps) {
+      if (std::ssize(parts) != model.replicas_here())
+        throw UsageError(fmt::format("compiled step: got {} parts for {} replicas", parts.size(),
+                                     model.replicas_here()));
+      for (const CompiledPart& part : parts) check(part);
+    }
+  }
+
+  StepToCome step_to_come(const std::vector<CompiledPart>& parts, const ShareOfStep& all,
+                          int64_t first_row) {
+    StepToCome step{.parts = &parts, .all = all};
     for (size_t replica = 0; replica < parts.size(); ++replica) {
-      check(parts[replica]);
-      step.first_rows.push_back(rows);
-      rows += parts[replica].rows();
+      step.first_rows.push_back(first_row);
+      first_row += parts[replica].rows();
       if (parts[replica].rows() > parts[step.largest].rows()) step.largest = replica;
     }
-    if (rows == 0) throw UsageError("compiled step: a batch without rows");
-    step.scale = scale_of(parts);
+    if (all.rows == 0) throw UsageError("compiled step: a batch without rows");
+    step.like = &like_of(step);
+    step.scale = scale_of(all);
     return step;
   }
 
   /// Starts a run of all of them.
   CompiledResult::Run start(const std::vector<StepToCome>& steps) {
     int64_t most = 0;
-    for (const StepToCome& step : steps) most = std::max(most, (*step.parts)[step.largest].rows());
+    for (const StepToCome& step : steps) most = std::max(most, step.all.most);
     const auto& [rows, compiled] = program_of(std::ssize(steps), most);
-    const auto replicas = static_cast<size_t>(options().replicas);
+    const auto replicas = static_cast<size_t>(model.replicas_here());
     std::vector<std::vector<pjrt::Buffer>> sent(replicas);
     std::vector<std::vector<const pjrt::Buffer*>> lists(replicas);
     for (size_t replica = 0; replica < replicas; ++replica) {
@@ -302,6 +354,7 @@ CompiledTrainer::CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, p
           State{.model = CompiledModel(std::move(graph), std::move(client), options),
                 .loss = std::move(loss),
                 .rule = std::move(rule),
+                .inputs = {},
                 .targets = {},
                 .dropouts = {},
                 .seed = options.seed})) {
@@ -315,6 +368,7 @@ CompiledTrainer::CompiledTrainer(nn::Graph graph, Loss loss, optim::Rule rule, p
   std::map<std::string, Array> begun;
   for (const SlotOf& slot : s.lowered(1).arguments) {
     if (slot.slot == Slot::target) s.targets.push_back(slot);
+    if (slot.slot == Slot::input) s.inputs.push_back(slot);
     if (slot.slot != Slot::state && slot.slot != Slot::left_out) continue;
     own.push_back(slot);
     begun.emplace(slot.name, s.first_value(slot));
@@ -331,6 +385,7 @@ void CompiledTrainer::load(const std::map<std::string, Array>& values) {
 }
 
 std::map<std::string, Array> CompiledTrainer::values() const { return state_->model.values(); }
+CompiledPart CompiledTrainer::part_without_rows() const { return state_->part_of_rows(0); }
 void CompiledTrainer::check(const CompiledPart& part) const { state_->check(part); }
 CompiledModel& CompiledTrainer::model() noexcept { return state_->model; }
 
@@ -379,11 +434,15 @@ std::vector<CompiledResult> CompiledTrainer::steps(
     throw UsageError(fmt::format("compiled step: {} steps, {} learning rates", steps.size(),
                                  learning_rates.size()));
   State& s = *state_;
+  s.check(steps);
+  const detail::WholeSteps whole = s.whole_of(steps, learning_rates);
   std::vector<StepToCome> to_come;
   for (size_t k = 0; k < steps.size(); ++k) {
     const optim::StepScalars& before = k == 0 ? s.scalars : to_come.back().scalars;
-    to_come.push_back(s.step_to_come(steps[k], s.rule.next(before, learning_rates[k]),
-                                     s.updates + static_cast<int64_t>(k)));
+    StepToCome step = s.step_to_come(steps[k], whole.all[k], whole.rows_before[k]);
+    step.scalars = s.rule.next(before, whole.all[k].rate);
+    step.update = s.updates + static_cast<int64_t>(k);
+    to_come.push_back(std::move(step));
   }
   const auto run = std::make_shared<CompiledResult::Run>(s.start(to_come));
   for (const StepToCome& step : to_come) s.count(step);

@@ -86,13 +86,17 @@ class CompiledTrainer {
   int64_t take_back_left_out();
 
   /// Starts an update by a batch: a part for each replica, which may have different numbers of
-  /// rows, also none, but not all of them. UsageError for parts of other shapes or types.
+  /// rows, also none, but not all of them. UsageError for parts of other shapes or types. Of
+  /// several processes each gives the parts of its replicas, and process 0's rate counts:
+  /// collective, so that nothing is begun which another process does not begin too.
   CompiledResult step(const std::vector<CompiledPart>& parts, double learning_rate);
   /// As many updates, one after the other, by one run of a program: the host has to do with the
   /// devices once. steps[number][replica], each at its own rate.
   std::vector<CompiledResult> steps(const std::vector<std::vector<CompiledPart>>& steps,
                                     const std::vector<double>& learning_rates);
 
+  /// What a replica without rows takes.
+  CompiledPart part_without_rows() const;
   /// UsageError for a part that step() does not take; what the loss throws for its targets, a
   /// RowError where it is one row's.
   void check(const CompiledPart& part) const;
