@@ -90,8 +90,9 @@ std::string words_of(const std::exception_ptr& error) {
 
 // Empty where replicas run at once, or there is one.
 std::string why_in_turn(const World& world) {
+  if (!world.in_turn()) return {};
   if (world.plugin) return "under tpu they are devices that programs run on";
-  if (!world.in_turn() || world.size == 1) return {};
+  if (world.size == 1) return {};
   return "under one_device the replicas take turns on one thread and cannot wait for each other";
 }
 
@@ -291,6 +292,7 @@ void Strategy::require_one_each(size_t num_values, std::string_view method) cons
 
 // For collectives of the groups: inside merge() the replicas' threads are here already.
 void Strategy::on_groups(const std::function<void(ReplicaContext&, int)>& body) {
+  const detail::OnHost on_host(*this);
   if (!state_->meeting->leading()) return run_all(body);
   state_->meeting->on_all([&](int local) { body(state_->contexts[local], local); });
 }

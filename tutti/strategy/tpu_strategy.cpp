@@ -4,13 +4,13 @@
 
 #include <cstdio>
 
+#include "tutti/cluster/join/join.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 
 namespace tutti {
 namespace {
 
 StrategyOptions options_of(const cluster::TpuResolver& resolver, StrategyOptions options) {
-  detail::require_one_host(resolver);
   options.kind = "tpu";
   options.plugin = resolver.plugin();
   return options;
@@ -20,12 +20,16 @@ StrategyOptions options_of(const cluster::TpuResolver& resolver, StrategyOptions
 
 void connect_to_cluster(const cluster::TpuResolver& resolver) {
   fmt::print(stderr, "{}\n", resolver.to_string());
-  detail::require_one_host(resolver);
+  if (detail::processes_of({}, resolver) > 1) join();
 }
 
 pjrt::PluginFacts initialize_tpu_system(const cluster::TpuResolver& resolver, Millis limit) {
-  pjrt::PluginFacts facts = pjrt::probe_plugin(pjrt::find_plugin(resolver.plugin()),
-                                               pjrt::options_for(resolver.plugin(), 1), limit);
+  const StrategyOptions options{.kind = "tpu", .plugin = resolver.plugin()};
+  pjrt::PluginFacts facts =
+      detail::processes_of(options, resolver) > 1
+          ? detail::open_plugin(options, resolver).facts()
+          : pjrt::probe_plugin(pjrt::find_plugin(resolver.plugin()),
+                               pjrt::options_for(resolver.plugin(), 1), limit);
   fmt::print(stderr, "{}\n", pjrt::words_of(facts));
   for (const pjrt::DeviceFacts& device : facts.devices)
     fmt::print(stderr, "  {} ({})\n", device.words, device.kind);

@@ -1,5 +1,6 @@
 /// TpuStrategy: replicas are the devices of a PJRT plugin, for which whole steps are compiled, as
-/// tf.distribute's. A rehearsal on CPUs is the same program with plugin "cpu".
+/// tf.distribute's. A rehearsal on CPUs is the same program with plugin "cpu". Of several hosts
+/// each has a process, started by a launcher.
 ///
 ///   tutti::cluster::TpuResolver resolver("local");
 ///   tutti::connect_to_cluster(resolver);
@@ -15,12 +16,13 @@
 
 namespace tutti {
 
-/// Says on stderr what the resolver has found. UsageError where that is more than one host: all
-/// devices are of one process in this version.
+/// Says on stderr what the resolver has found, and joins the job where it is of several processes.
+/// UsageError where hosts and job contradict each other, or nothing says where hosts meet.
 void connect_to_cluster(const cluster::TpuResolver& resolver);
 
-/// Tries the plugin, and says on stderr which devices it has. Throws what pjrt::probe_plugin()
-/// does; without a plugin UsageError with the command that fetches it.
+/// Tries the plugin, and says on stderr which devices this process has. Throws what
+/// pjrt::probe_plugin() does; without a plugin UsageError with the command that fetches it. Of
+/// several processes it makes the client that the strategy takes: collective.
 pjrt::PluginFacts initialize_tpu_system(const cluster::TpuResolver& resolver,
                                         Millis limit = Millis{60'000});
 

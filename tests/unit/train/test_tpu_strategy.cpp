@@ -434,7 +434,9 @@ TEST_F(TpuStrategies, OfAResolver) {
   EXPECT_EQ(one.num_replicas_in_sync(), 1);
   EXPECT_EQ(TpuStrategy(resolver, {.replicas = 2}).num_replicas_in_sync(), 2);
   const cluster::TpuResolver many("cpu", {{"TPU_WORKER_HOSTNAMES", "a,b"}, {"TPU_WORKER_ID", "1"}});
-  EXPECT_THAT(message_of<UsageError>([&] { connect_to_cluster(many); }), HasSubstr("2 hosts"));
+  EXPECT_THAT(message_of<UsageError>([&] { connect_to_cluster(many); }),
+              AllOf(HasSubstr("2 hosts, of which this is number 1, and nothing says where"),
+                    HasSubstr("--node-rank 1 --rendezvous a:")));
 }
 
 /// Doodles: the same as mirrored, but for rounding.

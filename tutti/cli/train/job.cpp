@@ -257,13 +257,14 @@ int num_ranks_of(const JobFlags& flags) {
   if (!flags.mesh.empty()) return mesh_of(flags).replicas();
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device")
     return ReductionShape::parse(flags.reduction_shape).replicas();
-  if (flags.strategy == "one_device" || flags.strategy == "tpu")
-    return static_cast<int>(flags.replicas.value_or(1));
+  if (flags.strategy == "one_device") return static_cast<int>(flags.replicas.value_or(1));
+  const auto launcher = job_of_this_process();
+  if (flags.strategy == "tpu")
+    return static_cast<int>(flags.replicas.value_or(launcher ? launcher->num_workers : 1));
   if (flags.replicas.value_or(1) > kMostAtOnce)
     throw UsageError(fmt::format("--replicas {}: expected a whole number, 1 to {}, under {}",
                                  *flags.replicas, kMostAtOnce, flags.strategy));
   if (flags.replicas) return static_cast<int>(*flags.replicas);
-  const auto launcher = job_of_this_process();
   if (flags.strategy != "mirrored" && flags.strategy != "central_storage" && launcher)
     return launcher->num_workers;
   return num_workers_of(flags);

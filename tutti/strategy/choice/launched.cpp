@@ -12,7 +12,8 @@ namespace tutti {
 
 void check_launched(const StrategyOptions& options) {
   if (options.alone) return;
-  const bool of_several = options.kind == "multi_worker" || options.uses_servers();
+  const bool of_several =
+      options.kind == "multi_worker" || options.uses_servers() || options.is_compiled();
   const auto job = of_several ? std::nullopt : job_of_this_process();
   if (job && job->kind == TaskKind::worker && job->num_workers > 1)
     throw UsageError(fmt::format(

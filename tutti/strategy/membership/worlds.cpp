@@ -50,29 +50,6 @@ World one_device_world(StrategyOptions& options, const mesh::Mesh& mesh) {
   return world;
 }
 
-constexpr Millis kPluginBegins{60'000};  // one for TPUs may ask a server for as long
-
-// One process drives all devices, each of which is a replica, as it does replicas in turn.
-World plugin_world(StrategyOptions& options) {
-  const cluster::TpuResolver resolver(options.plugin.empty() ? "local" : options.plugin);
-  require_one_host(resolver);
-  options.plugin = resolver.plugin();
-  World world;
-  world.plugin = std::make_shared<const pjrt::Client>(pjrt::Client::open(
-      pjrt::find_plugin(options.plugin),
-      {.options = pjrt::options_for(options.plugin, std::max(1, options.replicas)),
-       .limit = std::max(options.time_limit, kPluginBegins)}));
-  const int devices = world.plugin->num_devices();
-  if (options.replicas > devices)
-    throw UsageError(fmt::format("--replicas {}: {} has {}; each replica is one", options.replicas,
-                                 pjrt::words_of(world.plugin->facts()), devices));
-  if (options.replicas == 0) options.replicas = devices;
-  world.size = world.local = world.here = options.replicas;
-  world.shape = ReductionShape::flat(world.size);
-  options.pin = false;
-  return world;
-}
-
 World mirrored_world(StrategyOptions& options, size_t devices = 0) {
   if (options.replicas == 0)
     options.replicas = devices > 0 ? static_cast<int>(devices) : host_facts().usable_cores;
@@ -138,6 +115,30 @@ ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int repli
   const int here = job ? replicas_here(*job, replicas) : replicas;
   if (here == replicas) return ReductionShape::flat(replicas);
   return ReductionShape::hosts(std::vector<int>(replicas / here, here));
+}
+
+// Each process drives its devices, each of which is a replica, as it does replicas in turn; those
+// of several meet as workers do.
+World plugin_world(StrategyOptions& options) {
+  const cluster::TpuResolver resolver(options.plugin.empty() ? "local" : options.plugin);
+  options.plugin = resolver.plugin();
+  options.pin = false;
+  const auto client = std::make_shared<const pjrt::Client>(open_plugin(options, resolver));
+  const int processes = processes_of(options, resolver), here = client->num_devices();
+  if (options.replicas > here * processes)
+    throw UsageError(fmt::format("--replicas {}: {} has {}; each replica is one", options.replicas,
+                                 pjrt::words_of(client->facts()), here));
+  if (options.replicas == 0) options.replicas = here * processes;
+  World world;
+  if (processes > 1) {
+    require_all_devices(options, *client, processes);
+    world = multi_worker_world(options);
+  } else {
+    world.size = world.local = world.here = options.replicas;
+    world.shape = ReductionShape::flat(world.size);
+  }
+  world.plugin = client;
+  return world;
 }
 
 // Replicas of several workers are in sync only where no gradient may be stale.
@@ -227,15 +228,6 @@ mesh::Mesh mesh_of(StrategyOptions& options) {
 }
 
 }  // namespace
-
-void require_one_host(const cluster::TpuResolver& resolver) {
-  if (resolver.num_workers() > 1)
-    throw UsageError(
-        fmt::format("strategy tpu: {} hosts, of which this is number {}: in this version all "
-                    "devices are of one "
-                    "process; take a TPU of one host, or train by multi_worker on CPUs or GPUs",
-                    resolver.num_workers(), resolver.worker()));
-}
 
 void require_same_data(const Membership& members, std::string_view operation, std::string_view what,
                        const data::Dataset& dataset, uint64_t seed) {

@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/queues/host_copies.h"
 #include "tutti/queues/out_of_memory.h"
+#include "tutti/strategy/detail/on_host.h"
 #include "tutti/strategy/membership/membership.h"
 #include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/tensors.h"
@@ -167,6 +168,7 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory, const M
     state.agree_inside(1);
   } else {
     state.require_own_parameters();
+    const detail::OnHost on_host(state.strategy);
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];
       const Group alike =

@@ -6,6 +6,20 @@
 #include "tutti/sync/detail/updater_state.h"
 
 namespace tutti {
+namespace {
+
+// Whoever reads the host's copy waits for no other process: each has all of it.
+World of_this_process(const World& world) {
+  if (world.processes() == 1) return world;
+  World alone;
+  alone.generation = world.generation;
+  alone.size = alone.local = alone.here = world.local;
+  alone.shape = ReductionShape::flat(world.local);
+  alone.time_limit = world.time_limit;
+  return alone;
+}
+
+}  // namespace
 
 CompiledUpdater::CompiledUpdater(std::shared_ptr<Updater> host, optim::Rule rule)
     : host_(std::move(host)), rule_(std::move(rule)) {
@@ -99,7 +113,7 @@ void CompiledUpdater::restore(const UpdaterState& state, const NamedTensors& par
 
 void CompiledUpdater::rebind(const World& world, std::vector<NamedTensors> replicas) {
   complete();
-  host_->rebind(world, std::move(replicas));
+  host_->rebind(of_this_process(world), std::move(replicas));
   ++writes_;
 }
 
@@ -117,8 +131,8 @@ int64_t CompiledUpdater::forget_left_out() {
 std::shared_ptr<CompiledUpdater> make_compiled_updater(const World& world,
                                                        const optim::Recipe& recipe,
                                                        std::vector<NamedTensors> replicas) {
-  return std::make_shared<CompiledUpdater>(make_shared_updater(world, recipe, std::move(replicas)),
-                                           recipe.rule());
+  return std::make_shared<CompiledUpdater>(
+      make_shared_updater(of_this_process(world), recipe, std::move(replicas)), recipe.rule());
 }
 
 }  // namespace tutti

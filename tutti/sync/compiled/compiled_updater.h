@@ -2,7 +2,8 @@
 /// not know (strategy tpu). Here is the host's copy of them, with the state of the optimizer: what
 /// evaluation by LibTorch, checkpoints and users read, brought up to date when they do.
 ///
-/// docs/design/pjrt.md. Thread rule: that of Updater; all replicas are of one process and thread.
+/// Of several processes each has a copy, and nothing here waits for another. docs/design/pjrt.md.
+/// Thread rule: that of Updater; all replicas of a process are of one thread.
 #pragma once
 
 #include <map>

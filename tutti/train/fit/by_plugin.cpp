@@ -21,21 +21,11 @@ class ByPlugin final : public Pace {
   explicit ByPlugin(Fit& fit) : fit_(fit), replicas_(OnHost(fit.strategy()).replicas()) {}
 
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
-    plugin().begin(fit_.seed(), fit_.leaves_bad_steps_out());
-    const int64_t per_run = fit_.compiled().steps_per_execution;
-    for (int64_t s = epoch.first_step; s < epoch.steps && !fit_.ends(each[0]);) {
-      fit_.before_steps(epoch, s);
-      // Runs of all other lengths would each be a program.
-      const int64_t until_pause = fit_.steps_until_pause(epoch, s);
-      const int64_t steps = until_pause >= per_run ? per_run : 1;
-      begin_steps(epoch, s, steps);
-      const bool pauses = steps == until_pause;
-      read(epoch, each, pauses ? 0 : ahead());
-      count(epoch, s, s + steps, each);
-      s += steps;
-      if (!pauses && !fit_.ends(each[0])) continue;
-      read(epoch, each, 0);
-      if (!fit_.leaves_out(each[0])) fit_.save_between(epoch, each);
+    try {
+      make_steps(epoch, each);
+    } catch (const std::exception& error) {
+      leave_others(error.what());
+      throw;
     }
     fit_.take_back_left_out(epoch, each[0]);
     fit_.model().require_whole();
@@ -52,6 +42,48 @@ class ByPlugin final : public Pace {
     std::vector<Host> parts;  ///< by replica; null: it has none
     CompiledResult result;
   };
+
+  void make_steps(Epoch& epoch, std::vector<Totals>& each) {
+    plugin().begin(fit_.seed(), fit_.leaves_bad_steps_out());
+    const int64_t per_run = fit_.compiled().steps_per_execution;
+    for (int64_t s = epoch.first_step; s < epoch.steps && !fit_.ends(each[0]);) {
+      fit_.before_steps(epoch, s);
+      // Runs of all other lengths would each be a program.
+      const int64_t until_pause = fit_.steps_until_pause(epoch, s);
+      const int64_t steps = until_pause >= per_run ? per_run : 1;
+      begin_steps(epoch, s, steps);
+      const bool pauses = steps == until_pause;
+      read(epoch, each, pauses ? 0 : ahead());
+      count(epoch, s, s + steps, each);
+      agree(each[0]);
+      s += steps;
+      if (!pauses && !fit_.ends(each[0])) continue;
+      read(epoch, each, 0);
+      if (!fit_.leaves_out(each[0])) fit_.save_between(epoch, each);
+    }
+  }
+
+  const Membership& members() const { return fit_.strategy().membership(); }
+
+  /// All processes end at the same step, whoever is asked to.
+  void agree(Totals& totals) const {
+    if (members().alone()) return;
+    struct Said {
+      int64_t signal, stop;
+    };
+    for (const Said& said :
+         members().all_of(Said{totals.signal, static_cast<int64_t>(totals.stop)})) {
+      totals.signal = std::max(totals.signal, static_cast<int>(said.signal));
+      totals.stop = std::max(totals.stop, static_cast<Stop>(said.stop));
+    }
+  }
+
+  /// Nobody waits for this process, which will not come to their next step.
+  void leave_others(const std::string& why) const {
+    World world = fit_.strategy().world();
+    for (int local = 0; !world.in_turn() && local < world.local; ++local)
+      world.abort(local, fmt::format("replica {} failed: {}", world.first_rank + local, why));
+  }
 
   PluginModel& plugin() const { return *fit_.model().plugin; }
   const Goal& goal() const { return fit_.goals()[0]; }
@@ -109,24 +141,14 @@ class ByPlugin final : public Pace {
   std::vector<CompiledPart> parts_of_step(const Epoch& epoch, const DistributedBatch& batch,
                                           std::vector<Host>& hosts) const {
     hosts.resize(replicas_.size());
-    std::vector<CompiledPart> parts(replicas_.size());
-    std::vector<std::vector<Array>> inputs(replicas_.size());
+    std::vector<CompiledPart> parts(replicas_.size(), plugin().part_without_rows());
     for_each(epoch, batch, [&](size_t local) {
       hosts[local] = host_batch(batch.host_columns(replicas_[local]), fit_.model().num_inputs,
                                 fit_.goals(), fit_.options().class_weight);
       parts[local] = plugin_part(*fit_.model().graph, goal().loss, hosts[local]->parts);
       plugin().check(parts[local]);
-      inputs[local] = parts[local].inputs;
     });
-    fill_empty(inputs);
-    for (size_t local = 0; local < parts.size(); ++local)
-      if (hosts[local] == nullptr)
-        parts[local] = {.inputs = inputs[local], .target = a_target(parts).rows(0, 0)};
     return parts;
-  }
-
-  static const Array& a_target(const std::vector<CompiledPart>& parts) {
-    return std::ranges::find_if(parts, [](const auto& part) { return part.rows() > 0; })->target;
   }
 
   /// Figures of all but the last `left` steps that have begun.
@@ -146,8 +168,9 @@ class ByPlugin final : public Pace {
       const BatchParts& parts = step.parts[local]->parts;
       Totals& own = each[local];
       own.outputs.resize(1);
-      // The plugin gives the sum of all replicas, which the first that has rows counts.
-      own.outputs[0].add_loss(goal().loss.kernel(), parts.targets[0], std::exchange(sum, 0.0));
+      // The plugin gives the sum of all replicas, which the one with the first row counts.
+      const bool first = step.batch.first_row(replicas_[local]) == 0;
+      own.outputs[0].add_loss(goal().loss.kernel(), parts.targets[0], first ? sum : 0.0);
       own.samples += step.batch.local_size(replicas_[local]);
       if (!outputs.empty()) own.add_metrics(fit_.goals(), {tensor_of(outputs[local])}, parts);
     });
@@ -161,7 +184,9 @@ class ByPlugin final : public Pace {
       inputs[local] = plugin_inputs(*fit_.model().graph, step.parts[local]->parts.inputs);
     });
     fill_empty(inputs);
-    const auto outputs = plugin().predict(inputs);
+    std::vector<std::vector<Array>> outputs;
+    if (!std::ranges::all_of(inputs, &std::vector<Array>::empty))
+      outputs = plugin().predict(inputs);
     bool found = false;
     const auto say = [&](size_t local) {
       fit_.found_not_finite(replicas_[local], epoch, step.batch,
@@ -174,6 +199,7 @@ class ByPlugin final : public Pace {
           tensor_of(outputs[local][0]), step.parts[local]->parts.targets[0]);
       if (!found && !losses.isfinite().all().item<bool>()) say(local);
     });
+    found = members().anybody(found);
     for_each(epoch, step.batch, [&](size_t local) {
       if (!found) say(local);
     });

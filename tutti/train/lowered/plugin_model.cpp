@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/membership/membership.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
@@ -35,6 +36,13 @@ CompiledOptions PluginModel::options_of(const Made* made) const {
   const Strategy strategy = modules_.strategy();
   CompiledOptions options{.replicas = strategy.world().size,
                           .limit = kWithSteps * strategy.world().time_limit};
+  if (!strategy.membership().alone())
+    options.exchange = [strategy](std::string_view own) {
+      std::vector<std::string> all;
+      for (auto& [worker, words] : strategy.membership().words_of_all(own))
+        all.push_back(std::move(words));
+      return all;
+    };
   if (made == nullptr) return options;
   options.product = made->training.product;
   options.seed = made->seed;
@@ -67,6 +75,7 @@ void PluginModel::compile(std::unique_ptr<Made> made, Updater& updater) {
 }
 
 void PluginModel::check(const CompiledPart& part) const { made_->trainer->check(part); }
+CompiledPart PluginModel::part_without_rows() const { return made_->trainer->part_without_rows(); }
 
 void PluginModel::make_trainer(Made& made) const {
   made.trainer.reset();  // its memory first
@@ -99,12 +108,29 @@ void PluginModel::begin(uint64_t seed, bool leaves_out_bad) {
   loaded_ = kNever;
 }
 
+// Of several processes the mean over the replicas here: to ask the others is nothing that one alone
+// may do, and the mean of all is that of such means.
+NamedTensors PluginModel::buffers_here() const {
+  if (modules_.strategy().membership().alone()) return modules_.merged_buffers();
+  NamedTensors means;
+  for (const auto& [name, buffer] : unique_buffers(*modules_.module(0)))
+    means.emplace_back(name, buffer.detach().clone());
+  for (size_t i = 0; i < means.size(); ++i) {
+    at::Tensor& mean = means[i].second;
+    if (modules_.size() == 1 || !mean.is_floating_point()) continue;
+    at::Tensor sum = at::zeros_like(mean, at::kDouble);
+    for (int local = 0; local < modules_.size(); ++local)
+      sum += unique_buffers(*modules_.module(local))[i].second.detach();
+    mean.copy_(sum / modules_.size());
+  }
+  return means;
+}
+
 std::map<std::string, Array> PluginModel::values_here() const {
   std::map<std::string, Array> values;
   for (const auto& [name, parameter] : unique_parameters(*modules_.module(0)))
     values.emplace(name, array_of(parameter.detach()));
-  for (const auto& [name, buffer] : modules_.merged_buffers())
-    values.emplace(name, array_of(buffer.detach()));
+  for (const auto& [name, buffer] : buffers_here()) values.emplace(name, array_of(buffer.detach()));
   if (!made_) return values;
   for (const auto& [name, state] : made_->updater->state().tensors) {
     const auto slash = name.find('/');

@@ -79,10 +79,9 @@ Tensors tensors_of(const std::vector<Array>& arrays) {
 
 Tensors outputs_by_plugin(const Model::State& model, at::TensorList inputs) {
   const std::vector<Array> arrays = plugin_inputs(*model.graph, inputs);
-  if (rows_of(arrays) > 0) {
-    model.plugin->get_ready();
-    return tensors_of(model.plugin->predict(arrays));
-  }
+  model.plugin->get_ready();
+  model.plugin->average_buffers();
+  if (rows_of(arrays) > 0) return tensors_of(model.plugin->predict(arrays));
   Tensors none;
   for (const nn::Port& output : model.graph->outputs()) {
     std::vector<int64_t> shape = model.graph->shape_of(output);
@@ -97,6 +96,7 @@ void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOu
   const std::vector<ReplicaContext> replicas = OnHost(model.strategy).replicas();
   const auto num_inputs = static_cast<size_t>(model.num_inputs);
   model.plugin->get_ready();
+  model.plugin->average_buffers();
   for (int64_t step = 0; step < pass.epoch->num_batches() && stop_requested() == 0; ++step) {
     const DistributedBatch batch(pass.epoch, step, pass.topology, nullptr, pass.loader);
     std::vector<Tensors> columns(replicas.size());
@@ -112,6 +112,8 @@ void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOu
           plugin_inputs(*model.graph, at::TensorList(columns[local]).slice(0, num_inputs));
       model.plugin->check_inputs(inputs[local]);
     });
+    if (std::ranges::all_of(inputs, &std::vector<Array>::empty))
+      continue;  // other processes' alone
     fill_empty(inputs);
     const auto outputs = model.plugin->predict(inputs);
     for_each([&](size_t local) {

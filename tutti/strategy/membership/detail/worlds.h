@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/device/devices.h"
+#include "tutti/pjrt/client.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/membership/detail/agreement.h"
 #include "tutti/strategy/membership/detail/data_agreement.h"
@@ -22,8 +23,17 @@ namespace tutti::detail {
 /// Collective over workers where replicas of several are in sync. Throws as Strategy does.
 World make_world(StrategyOptions& options);
 
-/// UsageError for a TPU of several hosts.
-void require_one_host(const cluster::TpuResolver& resolver);
+/// Processes whose devices the replicas of strategy tpu are: those of the job, unless `alone`.
+/// UsageError where the resolver's hosts are not its workers.
+int processes_of(const StrategyOptions& options, const cluster::TpuResolver& resolver);
+
+/// The client whose devices they are. Of several processes collective: Mismatch where they are
+/// asked for different things, UsageError for a plugin that makes no client of several.
+pjrt::Client open_plugin(const StrategyOptions& options, const cluster::TpuResolver& resolver);
+
+/// UsageError where the replicas of several processes are not all of the client's devices, as many
+/// in each.
+void require_all_devices(const StrategyOptions& options, const pjrt::Client& client, int processes);
 
 /// Gives each local replica of `world` its device and a queue there; none where all compute on the
 /// CPU. Throws UsageError where there are too few devices.

@@ -44,9 +44,12 @@ class PluginModel final : public CompiledSteps {
   void begin(uint64_t seed, bool leaves_out_bad);
   /// UsageError, RowError for a part that no step takes.
   void check(const CompiledPart& part) const;
+  CompiledPart part_without_rows() const;
   /// Before the rates of steps to come are asked for, and before predict(): devices have the newest
   /// values, also where the host's were written by an updater, load() or a checkpoint.
   void get_ready() { load_if_written(); }
+  /// CompiledModel::average_buffers().
+  void average_buffers() { model().average_buffers(); }
   /// Counts a step that steps() will start, and returns its learning rate.
   double count_step();
   /// Steps that were counted were not started.
@@ -71,6 +74,7 @@ class PluginModel final : public CompiledSteps {
   CompiledModel& model();
   void make_trainer(Made& made) const;
   void require_frozen_alike() const;
+  NamedTensors buffers_here() const;
   void load_if_written();
   std::map<std::string, Array> values_here() const;
 
