@@ -1,0 +1,57 @@
+/// from_export(): trains a network that was written in Python.
+///
+///   Model model(strategy, tutti::from_export("net.pt2", {.eval = "net.eval.pt2"}));
+///
+/// In Python, once: `python -m tutti.export` writes both files from a module and example inputs.
+/// No Python is needed here: LibTorch's operators are called as the graph in the file says, with
+/// autograd on. docs/design/exported.md says what is served and why.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "tutti/exported/report.h"
+#include "tutti/pt2/program.h"
+
+namespace tutti {
+
+class ExportedModule;
+
+namespace exported::detail {
+struct Loaded;
+}  // namespace exported::detail
+
+struct FromExportOptions {
+  /// The same module exported in evaluation mode. It shares parameters and buffers: those of
+  /// training's file count, those here are only compared by name, shape and dtype. Empty: the graph
+  /// of training serves evaluation where nothing in it differs (no dropout, no batch norm, nothing
+  /// random, no buffer that changes), which Python's `if self.training` is not seen by.
+  std::filesystem::path eval{};
+};
+
+/// Makes modules of one file: a factory as Model, Replicated and programs of one's own take it.
+/// Cheap to copy. Thread rule: calls from one thread at a time.
+class FromExport {
+ public:
+  /// With values from the file, on the CPU.
+  std::shared_ptr<ExportedModule> operator()() const;
+
+  const pt2::Program& program() const;
+  const pt2::Program* evaluation() const;  ///< null: no eval file
+  const std::filesystem::path& path() const;
+  std::filesystem::path evaluation_path() const;  ///< empty: no eval file
+  /// UsageError, with the first node that differs and its line, where evaluation mode throws.
+  void require_evaluation() const;
+
+ private:
+  friend FromExport from_export(const std::filesystem::path&, const FromExportOptions&);
+  explicit FromExport(std::shared_ptr<const exported::detail::Loaded> loaded);
+  std::shared_ptr<const exported::detail::Loaded> loaded_;
+};
+
+/// Reads and checks the file, all of it: checksums, the graph, its operators. Throws DataError for
+/// a file that is damaged or no such program (tutti/pt2), and for an eval file of another model;
+/// UsageError for operators that are not served, each with its Python line.
+FromExport from_export(const std::filesystem::path& path, const FromExportOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,211 @@
+#include "tutti/exported/detail/loaded.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sha256.h"
+
+namespace tutti::exported::detail {
+namespace {
+
+using pt2::InputSpec;
+
+constexpr size_t kDigestDigits = 16;  // of files that differ by mistake
+
+std::string shape_words(const pt2::TensorMeta& meta) {
+  std::vector<std::string> sizes;
+  for (const pt2::Size& size : meta.sizes)
+    sizes.push_back(size.is_known() ? std::to_string(size.value) : size.expression);
+  return fmt::format("{} [{}]", pt2::name_of(meta.element), fmt::join(sizes, ", "));
+}
+
+bool is_held(const InputSpec& spec) {
+  return spec.kind == InputSpec::Kind::parameter || spec.kind == InputSpec::Kind::buffer ||
+         spec.kind == InputSpec::Kind::constant;
+}
+
+std::vector<std::string> tensor_outputs(const pt2::Program& program) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < program.graph.outputs.size(); ++i) {
+    const auto* name = std::get_if<pt2::ValueName>(&program.graph.outputs[i].value);
+    if (name != nullptr && program.graph.tensors.contains(name->name))
+      names.push_back(program.output_names[i]);
+  }
+  return names;
+}
+
+void check_records(const ProgramFile& file) {
+  std::set<std::string> checked;
+  for (const InputSpec& spec : file.program.inputs) {
+    if (!is_held(spec)) continue;
+    const std::string& record = file.program.tensors.at(spec.target).record;
+    if (file.archive.has(record) && checked.insert(record).second) file.archive.read(record);
+  }
+}
+
+void require_tensor_inputs(const ProgramFile& file) {
+  const auto metas = user_inputs(file.program);
+  for (size_t i = 0; i < metas.size(); ++i)
+    if (metas[i] == nullptr)
+      throw UsageError(fmt::format(
+          "{}: input \"{}\" is no tensor of a known type: forward takes tensors, and numbers that "
+          "are fixed at export",
+          file.archive.path().string(), file.program.input_names[i]));
+}
+
+std::string held_words(const pt2::StoredTensor& tensor) { return shape_words(tensor.meta); }
+
+}  // namespace
+
+ProgramFile::ProgramFile(const std::filesystem::path& path)
+    : archive(path), program(pt2::read_program(archive)) {
+  PlanNotes notes;
+  plan = make_call_plan(program.graph, notes);
+  report = report_of(program);
+  require_served(report, path);
+  require_tensor_inputs(*this);
+  if (tensor_outputs(program).empty())
+    throw UsageError(fmt::format("{}: forward gives no tensor", path.string()));
+  check_records(*this);
+  output_names = tensor_outputs(program);
+  digest = sha256_hex(archive.text("models/model.json")).substr(0, kDigestDigits);
+}
+
+void require_same_model(const ProgramFile& training, const ProgramFile& evaluation) {
+  const auto differ = [&](const std::string& what) {
+    throw DataError(fmt::format(
+        "{}: is no evaluation of {}: {}\n  export the same module twice, after train() and after "
+        "eval()",
+        evaluation.archive.path().string(), training.archive.path().string(), what));
+  };
+  for (const InputSpec& spec : evaluation.program.inputs) {
+    if (!is_held(spec) || spec.kind == InputSpec::Kind::constant) continue;
+    const auto found = training.program.tensors.find(spec.target);
+    const auto& order = training.program.order;
+    if (std::ranges::find(order, spec.target) == order.end())
+      return differ(fmt::format("it has \"{}\", which training's has not", spec.target));
+    const std::string own = held_words(evaluation.program.tensors.at(spec.target));
+    if (const std::string other = held_words(found->second); own != other)
+      return differ(fmt::format("\"{}\" is {}, training's is {}", spec.target, own, other));
+  }
+  const size_t own = evaluation.program.input_names.size();
+  if (const size_t other = training.program.input_names.size(); own != other)
+    differ(fmt::format("it takes {} inputs, training's takes {}", own, other));
+  const auto is_dictionary = [](const ProgramFile& file) {
+    return file.program.output_tree.kind == pt2::Tree::Kind::dictionary;
+  };
+  if (is_dictionary(training) && is_dictionary(evaluation) &&
+      training.output_names != evaluation.output_names)
+    differ(fmt::format("it gives {}, training's gives {}", fmt::join(evaluation.output_names, ", "),
+                       fmt::join(training.output_names, ", ")));
+}
+
+void require_evaluation(const Loaded& loaded) {
+  const auto& differences = loaded.training.report.differs_in_evaluation;
+  if (loaded.evaluation || differences.empty()) return;
+  const NotServed& first = differences.front();
+  throw UsageError(fmt::format(
+      "{}: was exported for training, and {} {}{}{}: evaluation needs the graph of module.eval()\n"
+      "  python -m tutti.export writes it too: from_export(\"net.pt2\", {{.eval = "
+      "\"net.eval.pt2\"}}), --eval-model net.eval.pt2",
+      loaded.training.archive.path().string(), first.name, first.reason,
+      first.line.empty() ? "" : " at ", first.line));
+}
+
+c10::Storage TensorMaker::storage_of(const std::string& record) {
+  if (const auto found = storages_.find(record); found != storages_.end()) return found->second;
+  const auto bytes = file_.archive.records().at(record).bytes;
+  const at::Tensor memory =
+      at::empty({static_cast<int64_t>(bytes.size())}, at::TensorOptions(at::kByte));
+  if (!bytes.empty()) std::memcpy(memory.mutable_data_ptr(), bytes.data(), bytes.size());
+  return storages_.emplace(record, memory.storage()).first->second;
+}
+
+at::Tensor TensorMaker::make(const std::string& name) {
+  const pt2::StoredTensor& stored = file_.program.tensors.at(name);
+  std::vector<int64_t> sizes, strides;
+  for (const pt2::Size& size : stored.meta.sizes) sizes.push_back(size.value);
+  for (const pt2::Size& stride : stored.meta.strides) strides.push_back(stride.value);
+  const std::string place = fmt::format("{} {} {} {}", stored.record, held_words(stored),
+                                        fmt::join(strides, ","), stored.meta.offset);
+  if (const auto found = made_.find(place); found != made_.end()) return found->second;
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions(scalar_type_of(stored.meta.element));
+  at::Tensor tensor;
+  if (std::ranges::find(sizes, 0) != sizes.end())
+    tensor = at::empty(sizes, options);
+  else
+    tensor =
+        at::empty({0}, options).set_(storage_of(stored.record), stored.meta.offset, sizes, strides);
+  if (stored.is_parameter) tensor.set_requires_grad(stored.meta.requires_grad);
+  return made_.emplace(place, tensor).first->second;
+}
+
+std::vector<const pt2::TensorMeta*> user_inputs(const pt2::Program& program) {
+  std::vector<const pt2::TensorMeta*> metas;
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (program.inputs[i].kind != InputSpec::Kind::user) continue;
+    const auto& name = std::get<pt2::ValueName>(program.graph.inputs[i].value).name;
+    const auto found = program.graph.tensors.find(name);
+    metas.push_back(found == program.graph.tensors.end() ? nullptr : &found->second);
+  }
+  return metas;
+}
+
+std::string input_words(const pt2::Program& program, const pt2::TensorMeta& meta) {
+  std::string words = shape_words(meta);
+  std::set<std::string_view> said;
+  for (const pt2::Size& size : meta.sizes) {
+    const auto found = program.ranges.find(std::string(size.symbol()));
+    if (found == program.ranges.end() || !said.insert(size.symbol()).second) continue;
+    const auto& [min, max] = found->second;
+    words += fmt::format("{} {}: {} to {}", said.size() == 1 ? "," : ";", size.symbol(),
+                         min.value_or(0), max ? std::to_string(*max) : "any");
+  }
+  return words;
+}
+
+void check_inputs(const pt2::Program& program, at::ArrayRef<at::Tensor> inputs) {
+  const auto metas = user_inputs(program);
+  if (inputs.size() != metas.size())
+    throw UsageError(fmt::format("forward: got {} tensors, expected {}: {}", inputs.size(),
+                                 metas.size(), fmt::join(program.input_names, ", ")));
+  std::map<std::string_view, std::pair<int64_t, size_t>> bound;  // and by which input
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    const pt2::TensorMeta& meta = *metas[i];
+    const auto refuse = [&](const std::string& why) {
+      throw UsageError(fmt::format(
+          "forward: input \"{}\" is {} {}, the model was exported for {}{}", program.input_names[i],
+          input.defined() ? c10::toString(input.scalar_type()) : "undefined",
+          input.defined() ? fmt::format("[{}]", fmt::join(input.sizes(), ", ")) : "",
+          input_words(program, meta), why));
+    };
+    if (!input.defined() || input.scalar_type() != scalar_type_of(meta.element) ||
+        input.dim() != static_cast<int64_t>(meta.sizes.size()))
+      refuse("");
+    for (size_t d = 0; d < meta.sizes.size(); ++d) {
+      const pt2::Size& size = meta.sizes[d];
+      const int64_t got = input.size(static_cast<int64_t>(d));
+      if (size.is_known() && size.value != got)
+        refuse(d == 0 ? "\n  a batch that may have other sizes is exported with dynamic_shapes"
+                      : "");
+      if (size.symbol().empty()) continue;
+      const auto [known, is_new] = bound.emplace(size.symbol(), std::pair(got, i));
+      if (!is_new && known->second.first != got)
+        refuse(fmt::format("\n  {} is {} in input \"{}\"", size.symbol(), known->second.first,
+                           program.input_names[known->second.second]));
+      const auto range = program.ranges.find(std::string(size.symbol()));
+      if (range != program.ranges.end() &&
+          (got < range->second.min.value_or(got) || got > range->second.max.value_or(got)))
+        refuse("");
+    }
+  }
+}
+
+}  // namespace tutti::exported::detail
