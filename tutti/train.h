@@ -9,6 +9,8 @@
 #include "tutti/data/dataset.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/exported/from_export.h"
+#include "tutti/exported/module.h"
 #include "tutti/models/generate.h"
 #include "tutti/models/gpt.h"
 #include "tutti/models/models.h"

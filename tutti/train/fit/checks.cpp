@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/exported/module.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/modules/whole_model.h"
@@ -177,6 +178,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
     check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
   require_class_weight("fit: class_weight", options.class_weight, known_classes(graph, train));
   if (options.validation) check_data("fit, validation", *options.validation, true);
+  if (const auto* const known = exported(); known != nullptr && options.validation)
+    known->require_evaluation();
   require_batch_norms(*this, train, options, strategy.world().shares);
 }
 

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
+#include "tutti/exported/module.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
@@ -37,16 +38,25 @@ const at::Tensor& Goal::output(const Tensors& outputs) const {
 
 namespace {
 
+/// What the model calls its outputs, where it does.
+std::vector<std::string> output_names(const std::optional<nn::Graph>& graph,
+                                      const ExportedModule* exported) {
+  std::vector<std::string> names;
+  if (graph)
+    for (const nn::Port& port : graph->outputs()) names.push_back(port.name);
+  else if (exported != nullptr &&
+           exported->program().output_tree.kind == pt2::Tree::Kind::dictionary)
+    names = exported->output_names();
+  return names;
+}
+
 /// Where an output stands in what forward gives; of a module of one's own, where it is listed.
 size_t place_of_output(const std::string& name, size_t listed,
-                       const std::optional<nn::Graph>& graph) {
-  if (!graph) return listed;
-  std::vector<std::string> known;
-  for (const nn::Port& port : graph->outputs()) {
-    if (port.name == name) return known.size();
-    known.push_back(port.name);
-  }
-  throw UsageError("compile: " + unknown_message("output", name, known));
+                       const std::vector<std::string>& known) {
+  if (known.empty()) return listed;
+  const auto found = std::ranges::find(known, name);
+  if (found == known.end()) throw UsageError("compile: " + unknown_message("output", name, known));
+  return static_cast<size_t>(found - known.begin());
 }
 
 void check_output(const OutputOptions& output, std::set<std::string>& seen) {
@@ -61,13 +71,13 @@ void check_output(const OutputOptions& output, std::set<std::string>& seen) {
                                  output.weight, kFloat32Range));
 }
 
-Goals only_goal(const CompileOptions& options, const std::optional<nn::Graph>& graph) {
+Goals only_goal(const CompileOptions& options, const std::vector<std::string>& known) {
   if (!options.loss)
     throw UsageError(
         "compile: there is no loss; set loss, or outputs where the model has several of them");
-  if (graph && graph->outputs().size() > 1) {
+  if (known.size() > 1) {
     std::vector<std::string> names;
-    for (const nn::Port& port : graph->outputs()) names.push_back('"' + port.name + '"');
+    for (const std::string& name : known) names.push_back('"' + name + '"');
     throw UsageError(
         fmt::format("compile: the model has outputs {}; say by CompileOptions::outputs which loss "
                     "each of them has",
@@ -115,7 +125,8 @@ Goals checked(Goals goals, const std::optional<nn::Graph>& graph) {
 
 }  // namespace
 
-Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph) {
+Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph,
+               const ExportedModule* exported) {
   if (options.num_inputs < 1)
     throw UsageError(
         fmt::format("compile: num_inputs is {}, must be 1 or more", options.num_inputs));
@@ -123,7 +134,12 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
       options.num_inputs != static_cast<int64_t>(graph->inputs().size()))
     throw UsageError(fmt::format("compile: num_inputs is {}, the graph has {}; leave it out",
                                  options.num_inputs, graph->inputs().size()));
-  if (options.outputs.empty()) return checked(only_goal(options, graph), graph);
+  if (exported != nullptr && options.num_inputs != 1 &&
+      options.num_inputs != std::ssize(exported->input_names()))
+    throw UsageError(fmt::format("compile: num_inputs is {}, the export has {}; leave it out",
+                                 options.num_inputs, exported->input_names().size()));
+  const auto known = output_names(graph, exported);
+  if (options.outputs.empty()) return checked(only_goal(options, known), graph);
   if (options.loss || !options.metrics.empty())
     throw UsageError("compile: loss and metrics are those of each output: give outputs alone");
   Goals goals;
@@ -131,7 +147,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
   for (const OutputOptions& output : options.outputs) {
     check_output(output, seen);
     goals.push_back({.name = output.name,
-                     .place = place_of_output(output.name, goals.size(), graph),
+                     .place = place_of_output(output.name, goals.size(), known),
                      .loss = output.loss,
                      .weight = output.weight,
                      .metrics = output.metrics});

@@ -14,6 +14,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/exported/module.h"
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/parallel/model/graph_stage.h"
 #include "tutti/parallel/model/layer_costs.h"
@@ -213,6 +214,11 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
     if (model.graph) return make(local, *model.graph);
     if (const auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model.module))
       return make(local, torch::nn::Sequential(whole));
+    if (std::dynamic_pointer_cast<ExportedModule>(model.module) != nullptr)
+      throw UsageError(
+          "Model: a network of a .pt2 file is one graph of operators, in which layers have no "
+          "borders any more: it cannot be cut into stages or blocks; give each replica a whole one "
+          "(axes data and shard of the mesh), or write it as an nn::Graph");
     throw UsageError(
         "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
         "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
@@ -220,6 +226,9 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
   }
   if (model.graph) require_layers_of_cut(*model.graph);
   model = with_module(std::move(model));
+  if (const auto known = std::dynamic_pointer_cast<ExportedModule>(model.module);
+      known != nullptr && layout_.recompute.in_stages())
+    known->require_repeatable();
   if (!model.module) throw UsageError("Model: the factory returned no module");
   model.forward = explained(model.module, std::move(model.forward));
   take_whole(local, model.module, model.forward);

@@ -13,6 +13,7 @@
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
+#include "tutti/exported/module.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/sparse_tables.h"
@@ -107,9 +108,14 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
     graph = known->graph();
   }
   if (graph) num_inputs = std::ssize(graph->inputs());
+  if (const auto* known = exported()) num_inputs = std::ssize(known->input_names());
   if (strategy.world().plugin == nullptr) return;
   if (!graph) detail::throw_no_graph();
   plugin = std::make_shared<detail::PluginModel>(*graph, modules);
+}
+
+const ExportedModule* Model::State::exported() const {
+  return dynamic_cast<const ExportedModule*>(modules.module(0).get());
 }
 
 const detail::Forward& Model::State::forward(int local_rank) const {
@@ -196,6 +202,26 @@ void check_last_column(std::string_view operation, const std::vector<data::Colum
   }
 }
 
+/// Columns of inputs against what a .pt2 file was exported for.
+void check_exported_columns(std::string_view operation, const std::vector<data::Column>& columns,
+                            const ExportedModule& module) {
+  const auto inputs = module.input_shapes();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const data::Column& column = columns[i];
+    const auto& sizes = inputs[i].sizes;
+    bool fits = name_of(column.dtype) == pt2::name_of(inputs[i].element) &&
+                sizes.size() == column.shape.size() + 1;
+    for (size_t d = 1; fits && d < sizes.size(); ++d)
+      fits = !sizes[d].is_known() || sizes[d].value == column.shape[d - 1];
+    if (!fits)
+      throw UsageError(fmt::format(
+          "{}: column {} (\"{}\") is {} {} a sample, the model was exported for batches of {} as "
+          "input \"{}\"",
+          operation, i, column.name, name_of(column.dtype), nn::to_string(column.shape),
+          inputs[i].words, module.input_names()[i]));
+  }
+}
+
 }  // namespace
 
 void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
@@ -220,6 +246,7 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   }
   if (needs_target && columns.size() > inputs + goals)
     check_last_column(operation, columns, inputs, compiled->goals);
+  if (const auto* known = exported()) check_exported_columns(operation, columns, *known);
   if (!graph) return;
   for (size_t i = 0; i < inputs; ++i) {
     const nn::Port& port = graph->inputs()[i];
@@ -278,13 +305,13 @@ void Model::compile(CompileOptions options) {
   std::optional<int> num_states;
   if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
     num_states = recipe->rule().num_states();
-  detail::Goals goals = detail::goals_of(options, state.graph);
+  detail::Goals goals = detail::goals_of(options, state.graph, state.exported());
   auto large_batch = detail::large_batch_of(options);
   if (first_of(options.measures) != nullptr) detail::require_measures(state.strategy, options);
   std::string words;
   if (!detail::is_alone(state.strategy)) words = detail::compile_words(options, goals, state);
   detail::require_same_words(state.strategy, "compile", words);
-  if (!state.graph) state.num_inputs = options.num_inputs;
+  if (!state.graph && state.exported() == nullptr) state.num_inputs = options.num_inputs;
   std::unique_ptr<detail::PluginModel::Made> prepared;
   if (state.plugin && num_states)
     prepared = state.plugin->prepared(detail::training_of(

@@ -38,7 +38,7 @@ inline Tensors as_tensors(Tensors tensors) { return tensors; }
 /// torch::nn::Sequential claims to take anything.
 template <class Module>
 Tensors forward_of(Module& module, at::TensorList inputs) {
-  if constexpr (std::same_as<Module, nn::GraphModule>) {
+  if constexpr (requires { module.forward_all(inputs); }) {  // of a graph, or an export
     return module.forward_all(inputs);
   } else if constexpr (requires(at::Tensor x) { as_tensors(module.forward(x)); }) {
     require_one_input(inputs);

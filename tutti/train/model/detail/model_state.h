@@ -21,6 +21,8 @@
 
 namespace tutti {
 
+class ExportedModule;
+
 namespace detail {
 
 class PluginModel;
@@ -49,7 +51,8 @@ struct Goal {
 using Goals = std::vector<Goal>;
 
 /// Throws UsageError when they and the model do not fit, or two quantities have one name.
-Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph);
+Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph,
+               const ExportedModule* exported = nullptr);
 
 /// What compile() made.
 struct Compiled {
@@ -197,6 +200,8 @@ struct Model::State {
   State(Strategy strategy, std::function<detail::ErasedModel()> factory,
         const parallel::ModelLayout& layout);
 
+  /// The first replica's, where the model is of a .pt2 file; null elsewhere.
+  const ExportedModule* exported() const;
   const detail::Forward& forward(int local_rank) const;
   /// In the precision of compile(); before it in that of the parameters.
   detail::Tensors outputs(int local_rank, at::TensorList inputs) const;
