@@ -26,6 +26,7 @@ void add_train(Command& program);
 void add_evaluate(Command& program);
 void add_predict(Command& program);
 void add_generate(Command& program);
+void add_inspect(Command& program);
 void add_data(Command& program);
 void add_checkpoint(Command& program);
 void add_plan(Command& program);

@@ -15,6 +15,7 @@ void register_commands(Command& program) {
   add_evaluate(program);
   add_predict(program);
   add_generate(program);
+  add_inspect(program);
   add_data(program);
   add_checkpoint(program);
   add_run(program);

@@ -9,7 +9,7 @@
 
 namespace tutti::cli {
 
-std::vector<Network> zoo() {
+std::vector<ZooNetwork> zoo() {
   return {{"alexnet", models::alexnet()},
           {"vgg11", models::vgg11()},
           {"inception_v3", models::inception_v3()},
@@ -23,9 +23,9 @@ std::vector<Network> zoo() {
           {"gpt", models::gpt({.vocabulary = 65, .context = 64})}};
 }
 
-Network zoo_network(const std::string& name) {
+ZooNetwork zoo_network(const std::string& name) {
   std::vector<std::string> known;
-  for (Network& one : zoo()) {
+  for (ZooNetwork& one : zoo()) {
     if (one.name == name) return std::move(one);
     known.push_back(one.name);
   }

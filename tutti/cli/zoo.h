@@ -9,14 +9,14 @@
 
 namespace tutti::cli {
 
-struct Network {
+struct ZooNetwork {
   std::string name;
   nn::Graph graph;
 };
 
-std::vector<Network> zoo();
+std::vector<ZooNetwork> zoo();
 
 /// Throws UsageError for another name, with the nearest.
-Network zoo_network(const std::string& name);
+ZooNetwork zoo_network(const std::string& name);
 
 }  // namespace tutti::cli

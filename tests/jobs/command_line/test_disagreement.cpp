@@ -241,6 +241,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--take", {"--take", "48"}, {"--take", "32"}},
       {"--from", {}, {"--from", in("table.json")}},
       {"--freeze", {}, {"--freeze", "linear_1"}},
+      {"--eval-model", {}, {"--eval-model", "net.pt2"}, "is for a model of a .pt2 file"},
       {"--class-weight", {}, {"--class-weight", "x=2"}},
       {"--metrics", {}, {"--metrics", "f1"}},
       {"--validation-freq", {}, {"--validation-freq", "2"}},

@@ -70,6 +70,30 @@ TEST(FromPython, WhatWasTrainedHereGoesToPyTorch) {
             "outputs agree\n122 tensors have the same bytes\n");
 }
 
+TEST(FromPython, NetworksGoThereAndTheirWeightsBack) {
+  const Python python("torch, safetensors.torch");
+  if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
+  const TempFolder folder;
+  const std::string net = (folder / "doodles.pt2").string();
+  const std::string begin = "import sys, torch\nsys.path[:0] = ['" +
+                            (kRepository / "python").string() + "', '" +
+                            (kRepository / "examples/09_from_python").string() +
+                            "']\nfrom doodles import Doodles\nfrom tutti.export import export, "
+                            "load_weights\ntorch.manual_seed(1)\nnet = Doodles()\n";
+  python.run(begin + "print(export(net, torch.randn(4, 1, 28, 28), '" + net + "'))\n");
+  const auto trained = run_command(
+      {kBinaries + "/tutti", "train", net, "--eval-model", (folder / "doodles.eval.pt2").string(),
+       "--data", (kRepository / "examples/data/quickdraw").string(), "--strategy", "mirrored",
+       "--replicas", "2", "--take", "64", "--batch-size", "16", "--epochs", "1", "--out",
+       (folder / "run").string()});
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  // Every tensor is there, and training has changed it.
+  python.run(begin + "before = {k: v.clone() for k, v in net.state_dict().items()}\n" +
+             "load_weights(net, '" + (folder / "run/model.safetensors").string() + "')\n" +
+             "for k, v in net.state_dict().items():\n" +
+             "  assert v.isfinite().all() and not torch.equal(v, before[k]), k\n");
+}
+
 TEST(FromPython, LayoutOfKerasIsTransposed) {
   const Python python("numpy, safetensors.numpy");
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();

@@ -383,7 +383,7 @@ int bench_step(const StepFlags& flags) {
   const auto train = data::quickdraw(flags.job.data, {.split = "train"});
   check_batch(flags.job, train);
   const nn::Graph graph = model_for(flags.job, train);
-  check_placement(flags.job, graph);
+  check_placement(flags.job, variables_of(graph));
   check_batch_norm(flags.job, graph, train, flags.drawn_steps());
   if (starts_workers(flags.job))
     return run_as_workers("bench step", flags.job, num_workers_of(flags.job));

@@ -111,8 +111,9 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
     if (spec.of_text()) {
       if (spec.shape.size() != 1 || spec.classes.empty())
         throw DataError("text has a shape of one length, and classes");
-      spec.gpt = gpt_of(json.at("gpt"), spec);
-      models::gpt(*spec.gpt);
+      if (json.contains("gpt") || !spec.model.ends_with(".pt2"))
+        spec.gpt = gpt_of(json.at("gpt"), spec);
+      if (spec.gpt) models::gpt(*spec.gpt);
     }
     const bool needs_table = spec.kind == DataKind::csv || spec.classes.empty();
     if (needs_table && !(spec.table && spec.table->target))
@@ -163,7 +164,10 @@ void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
 
 void require_same_model(const DataSpec& spec, const std::string& model,
                         const std::string& weights) {
-  const auto name = [](const std::string& typed) { return typed == "cnn" ? "doodle_cnn" : typed; };
+  const auto name = [](const std::string& typed) {
+    if (typed.ends_with(".pt2")) return std::string("a .pt2 file");  // whose names come in the file
+    return typed == "cnn" ? "doodle_cnn" : typed;
+  };
   if (!spec.model.empty() && name(spec.model) != name(model))
     throw UsageError(
         fmt::format("MODEL {}: the weights in {} are of {}", model, weights, spec.model));

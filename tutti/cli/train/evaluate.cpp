@@ -26,6 +26,8 @@
 #include "tutti/cli/train/class_table.h"
 #include "tutti/cli/train/device_flags.h"
 #include "tutti/cli/train/job.h"
+#include "tutti/cli/train/network.h"
+#include "tutti/cli/train/network_module.h"
 #include "tutti/cli/train/text_models.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
@@ -111,9 +113,10 @@ std::vector<Metric> metrics_for(const DataSpec& spec) {
 class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
-      : flags_(flags), test_(test_data(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          return model_for_spec(test_.spec.model, test_.spec);
-        }) {
+      : flags_(flags),
+        test_(test_data(flags)),
+        network_(network_beside(test_.spec, flags.model, flags.checkpoints)),
+        model_(Strategy(strategy_options(flags)), [&] { return made_of(network_); }) {
     const DataSpec& spec = test_.spec;
     if (!spec.of_text() && std::ssize(spec.classes) > kMostClassesOfATable)
       say("{} classes: no table of them and no confusion matrix, which are of at most {}\n",
@@ -167,6 +170,7 @@ class Evaluation {
 
   const EvaluateFlags& flags_;
   const TestData test_;
+  const Network network_;
   Model model_;
   TimePoint begin_{};
   std::string lines_;
@@ -278,7 +282,7 @@ void add_evaluate(Command& program) {
   Command& command = program.command(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
   command
-      .place("MODEL", &flags->model, one_of("model", all_model_names()),
+      .place("MODEL", &flags->model, model_or_export(),
              all_model_words() + " (default: what data.json beside the checkpoints says)")
       .required = false;
   command

@@ -63,6 +63,8 @@ Flags training_flags() {
        "Begin with weights that are there, all of them: a safetensors file, a checkpoint, a "
        "snapshot of servers, or the folder that --out was given (default: drawn by --seed)",
        some_name()},
+      {"", "--eval-model", "FILE.pt2", &T::eval_model,
+       "Of a model of a .pt2 file: the same one exported in evaluation mode", some_name()},
       {"", "--freeze", "PATTERN,...", &T::freeze,
        "Parameters that stay as they are, by name (*.bias), or layer or group of layers (layer1, "
        "conv2d_*); a batch norm among them infers",

@@ -32,9 +32,10 @@ struct TrainFlags {
   int64_t epochs = 5;
   int64_t max_steps = 0;
   int64_t steps_per_epoch = 0;
-  int64_t take = 0;    ///< samples to train on; 0: all
-  std::string from;    ///< weights to begin with
-  std::string freeze;  ///< patterns of parameters that stay as they are
+  int64_t take = 0;        ///< samples to train on; 0: all
+  std::string from;        ///< weights to begin with
+  std::string eval_model;  ///< of a .pt2: the file of evaluation
+  std::string freeze;      ///< patterns of parameters that stay as they are
   int64_t accumulate = 1;
   int64_t microbatches = 1;
   std::string pipeline = "1f1b";

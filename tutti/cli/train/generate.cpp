@@ -18,7 +18,8 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/train/checkpoints.h"
 #include "tutti/cli/train/device_flags.h"
-#include "tutti/cli/train/text_models.h"
+#include "tutti/cli/train/network.h"
+#include "tutti/cli/train/network_module.h"
 #include "tutti/data/sources/text.h"
 #include "tutti/train/model/model.h"
 
@@ -66,10 +67,17 @@ int generate(GenerateFlags& flags) {
     throw UsageError(fmt::format("--top-k {}: the text has {} characters", flags.options.top_k,
                                  spec.classes.size()));
   const auto prompt = data::text_labels(flags.prompt, spec.classes, "--prompt");
-  flags.options.context = spec.gpt->context;
+  const Network network = network_beside(spec, "", flags.weights);
+  if (network.exported && num_outputs(*network.exported) != std::ssize(spec.classes))
+    throw UsageError(fmt::format(
+        "WEIGHTS {}: {} gives {} logits a position, the text has {} characters: it could write "
+        "what "
+        "is none; export it for as many",
+        flags.weights, spec.model, num_outputs(*network.exported), spec.classes.size()));
+  flags.options.context = spec.shape.at(0);
   StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
   take_devices(flags.devices, options);
-  Model model(Strategy(options), [&] { return models::gpt(*spec.gpt); });
+  Model model(Strategy(options), [&] { return made_of(network); });
   model.load(checkpoints_in(flags.weights).back().path);
   at::set_num_threads(static_cast<int>(flags.threads));
   install_stop_handler();

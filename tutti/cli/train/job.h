@@ -13,6 +13,7 @@
 #include "tutti/cli/train/optimizer_flags.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph.h"
+#include "tutti/ps/spec/placement.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/choice/options.h"
 
@@ -97,14 +98,17 @@ StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit = {}
 /// when it cannot take them, with the names of those that can.
 nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, int64_t classes);
 
-/// UsageError when --parameter-group is for none of the model's parameters.
-void check_groups(const JobFlags& flags, const nn::Graph& graph);
+/// What a graph trains, by name.
+std::vector<ps::Variable> variables_of(const nn::Graph& graph);
+
+/// UsageError when --parameter-group is for none of these.
+void check_groups(const JobFlags& flags, const std::vector<ps::Variable>& variables);
 
 /// model_of() for the samples and classes of `dataset`, and check_groups().
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
 
 /// UsageError when servers cannot hold the model's parameters as the flags say.
-void check_placement(const JobFlags& flags, const nn::Graph& graph);
+void check_placement(const JobFlags& flags, const std::vector<ps::Variable>& variables);
 
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);

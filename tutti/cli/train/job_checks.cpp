@@ -17,7 +17,8 @@ namespace {
 
 constexpr const char* kRegression = "linear_regression";
 
-// What is trained, by name.
+}  // namespace
+
 std::vector<ps::Variable> variables_of(const nn::Graph& graph) {
   std::vector<ps::Variable> variables;
   std::set<std::string> layers;
@@ -29,8 +30,6 @@ std::vector<ps::Variable> variables_of(const nn::Graph& graph) {
   }
   return variables;
 }
-
-}  // namespace
 
 nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, int64_t classes) {
   const models::ImageOptions options{.classes = std::max<int64_t>(1, classes), .input = sample};
@@ -48,8 +47,7 @@ nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, 
                   others.empty() ? "is no model" : fmt::format("are {}", fmt::join(others, ", "))));
 }
 
-void check_groups(const JobFlags& flags, const nn::Graph& graph) {
-  const auto variables = variables_of(graph);
+void check_groups(const JobFlags& flags, const std::vector<ps::Variable>& variables) {
   const optim::Recipe recipe = recipe_from(flags.optimizer);
   for (const optim::Group& group : recipe.groups())
     if (std::ranges::none_of(variables, [&](const ps::Variable& variable) {
@@ -57,19 +55,20 @@ void check_groups(const JobFlags& flags, const nn::Graph& graph) {
         }))
       throw UsageError(fmt::format(
           "--parameter-group {}: no parameter of {} has such a name; the first of its {} is {}",
-          group.pattern, flags.model, variables.size(), variables.at(0).name));
+          group.pattern, flags.model, variables.size(),
+          variables.empty() ? "none" : variables.front().name));
 }
 
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
   nn::Graph graph = model_of(flags.model, dataset.columns().at(0).shape, dataset.num_classes());
-  check_groups(flags, graph);
+  check_groups(flags, variables_of(graph));
   return graph;
 }
 
-void check_placement(const JobFlags& flags, const nn::Graph& graph) {
+void check_placement(const JobFlags& flags, const std::vector<ps::Variable>& variables) {
   if (!flags.uses_servers()) return;
   try {
-    ps::place(variables_of(graph), served_options(flags.served).placement);
+    ps::place(variables, served_options(flags.served).placement);
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("--partition {}: {}", flags.served.partition, error.what()));
   }

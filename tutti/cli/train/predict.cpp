@@ -33,6 +33,8 @@
 #include "tutti/cli/train/checkpoints.h"
 #include "tutti/cli/train/device_flags.h"
 #include "tutti/cli/train/job.h"
+#include "tutti/cli/train/network.h"
+#include "tutti/cli/train/network_module.h"
 #include "tutti/cli/train/text_models.h"
 #include "tutti/data/detail/doodles.h"
 #include "tutti/data/files.h"
@@ -102,9 +104,10 @@ at::Tensor doodles_in(const std::string& file) {
 class Prediction {
  public:
   explicit Prediction(const PredictFlags& flags)
-      : flags_(flags), spec_(spec_of(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          return model_for_spec(spec_.model, spec_);
-        }) {
+      : flags_(flags),
+        spec_(spec_of(flags)),
+        network_(network_beside(spec_, flags.model, flags.weights)),
+        model_(Strategy(strategy_options(flags)), [&] { return made_of(network_); }) {
     for (const std::string& name : spec_.transforms)
       transforms_.push_back(data::transforms::by_name(name));
     if (flags.top > 1 && flags.top > std::max<int64_t>(1, std::ssize(spec_.classes)))
@@ -281,6 +284,7 @@ class Prediction {
 
   const PredictFlags& flags_;
   const DataSpec spec_;
+  const Network network_;
   Model model_;
   std::vector<data::TransformHandle> transforms_;
   std::string lines_;  // of JSON
@@ -290,7 +294,8 @@ class Prediction {
 // The first word is a file, too, unless it is a model's name, or looks like one and is no file.
 void tell_model_from_files(PredictFlags& flags) {
   const std::vector<std::string> models = all_model_names();
-  if (!flags.model.empty() && std::ranges::find(models, flags.model) == models.end()) {
+  if (!flags.model.empty() && !is_exported(flags.model) &&
+      std::ranges::find(models, flags.model) == models.end()) {
     if (!nearest(flags.model, models).empty() && !is_there(flags.model))
       throw UsageError(unknown_message("model", flags.model, models));
     flags.files.insert(flags.files.begin(), std::exchange(flags.model, ""));

@@ -34,6 +34,8 @@
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/flags.h"
 #include "tutti/cli/train/job.h"
+#include "tutti/cli/train/network.h"
+#include "tutti/cli/train/network_module.h"
 #include "tutti/cli/train/options.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/device/devices.h"
@@ -56,7 +58,7 @@ struct Plan {
   data::Dataset train, test;
   DataSpec spec;
   std::vector<std::string> sentences;
-  nn::Graph graph;
+  Network network;
   CompileOptions compile;
   FitOptions fit;
   OutputFolder out;
@@ -182,6 +184,31 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
           .loader = loader_options(flags.loader)};
 }
 
+// Of MODEL, where it is a file; what the data is to be like is then the file's to say.
+std::optional<FromExport> exported_by(TrainFlags& flags) {
+  if (!is_exported(flags.job.model)) {
+    if (!flags.eval_model.empty())
+      throw UsageError(
+          fmt::format("--eval-model {}: is for a model of a .pt2 file; the model is {}",
+                      flags.eval_model, flags.job.model));
+    return std::nullopt;
+  }
+  if (!flags.freeze.empty())
+    throw UsageError(
+        fmt::format("--freeze {}: what of {} is frozen was settled when it was exported: call "
+                    "requires_grad_(False) in Python, before that",
+                    flags.freeze, flags.job.model));
+  FromExport exported = from_export(flags.job.model, {.eval = flags.eval_model});
+  const ExportedSamples samples = samples_of(exported);
+  flags.data.as_text = samples.of_text;
+  if (samples.of_text && flags.data.context == 0 && samples.shape[0] > 0)
+    flags.data.context = samples.shape[0];
+  if (samples.shape.size() == 3 && flags.data.image_size == 0 && samples.shape[1] > 0 &&
+      samples.shape[0] == 3)
+    flags.data.image_size = samples.shape[1];
+  return exported;
+}
+
 Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
@@ -190,24 +217,29 @@ Plan make_plan(TrainFlags& flags) {
   loader_options(flags.loader);  // what it refuses is refused here
   check_gpt_flags(flags.job.model, flags.gpt);
   model_layout(flags);
-  flags.data.as_text = flags.job.model == kGpt;
+  Network network;
+  if (auto exported = exported_by(flags)) network.exported = std::move(exported);
+  flags.data.as_text = flags.data.as_text || flags.job.model == kGpt;
   TrainData data = open_train_data(flags.job.data, flags.data);
-  data.spec.model = flags.job.model;
+  data.spec.model = network.exported ? kExportFile : flags.job.model;
   if (data.spec.predicts_number()) flags.number_scale = data.spec.target().deviation;
-  if (data.spec.of_text()) data.spec.gpt = gpt_options(flags.gpt, data.spec);
+  if (data.spec.of_text() && !network.exported) data.spec.gpt = gpt_options(flags.gpt, data.spec);
   const auto all = taken(flags, data.train);
   const auto test = data.validation.batch(kTestBatch);
-  nn::Graph graph = frozen_by(flags, model_for_spec(flags.job.model, data.spec));
-  check_groups(flags.job, graph);
+  if (network.exported)
+    check_exported(*network.exported, data.spec);
+  else
+    network.graph = frozen_by(flags, model_for_spec(flags.job.model, data.spec));
+  check_groups(flags.job, network.variables());
   if (std::string words = fit_default_batch(flags.job, all); !words.empty())
     data.sentences.push_back(std::move(words));
   check_from(flags, data.spec);
   check_batch(flags.job, all);
   check_given_shares(flags.job);
-  check_placement(flags.job, graph);
+  check_placement(flags.job, network.variables());
   const int64_t steps =
       flags.max_steps > 0 ? flags.max_steps * flags.accumulate : all.num_samples();
-  check_batch_norm(flags.job, graph, all, steps);
+  if (network.graph) check_batch_norm(flags.job, *network.graph, all, steps);
   const auto train = all.shuffle().batch(batch_of_worker(flags));
   CompileOptions compile = compile_options(flags, data.spec, train);
   FitOptions fit = fit_options(flags, train, test);
@@ -217,7 +249,7 @@ Plan make_plan(TrainFlags& flags) {
           test,
           std::move(data.spec),
           std::move(data.sentences),
-          std::move(graph),
+          std::move(network),
           std::move(compile),
           std::move(fit),
           OutputFolder(flags.out)};
@@ -234,7 +266,7 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   const int replicas = strategy.num_replicas_in_sync();
   for (const std::string& sentence : plan.sentences) say_line("{}", sentence);
   say_line("{}: {} parameters, {}; {} samples to train on, {} to test", flags.job.model,
-           with_commas(static_cast<double>(plan.graph.num_parameters())),
+           with_commas(static_cast<double>(plan.network.num_parameters())),
            plan.spec.predicts_number()
                ? "predicts " + plan.spec.target().name
                : fmt::format("{} {}", plan.spec.classes.size(),
@@ -250,10 +282,11 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   if (strategy.world().mesh.model_ranks() > 1)
     say("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
         flags.pipeline, flags.microbatches);
-  if (!flags.from.empty()) say_line("begins with the weights of {}", flags.from);
+  if (!flags.from.empty() || plan.network.exported)
+    say_line("begins with the weights of {}", flags.from.empty() ? flags.job.model : flags.from);
   if (!flags.freeze.empty())
     say_line("frozen: {} of the parameters",
-             with_commas(static_cast<double>(plan.graph.num_frozen())));
+             with_commas(static_cast<double>(plan.network.num_frozen())));
   if (flags.accumulate > 1)
     say("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -286,11 +319,12 @@ void keep_folder(OutputFolder& out, Strategy& strategy, const TrainFlags& flags)
 
 // Before the first checkpoint, which others may read at once, and after the last: somebody may have
 // removed the folder meanwhile.
-void write_spec(const TrainFlags& flags, const DataSpec& spec) {
+void write_spec(const TrainFlags& flags, const Plan& plan) {
   for (const auto& file : spec_files(flags)) {
     std::filesystem::create_directories(file.parent_path());
-    write_file_atomically(file, spec.to_json());
+    write_file_atomically(file, plan.spec.to_json());
   }
+  if (plan.network.exported) keep_exported(*plan.network.exported, flags.out);
 }
 
 void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
@@ -360,13 +394,13 @@ void take_weights(const TrainFlags& flags, Strategy& strategy, Model& model) {
 int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
   const bool chief = strategy.world().chief, speaks = flags.verbose > 0;
-  Model model(strategy, [&plan] { return plan.graph; }, model_layout(flags));
+  Model model(strategy, [&plan] { return made_of(plan.network); }, model_layout(flags));
   take_weights(flags, strategy, model);
   model.compile(plan.compile);
   plan.out.know();
   if (chief && speaks) announce(flags, plan, strategy);
 
-  if (!flags.out.empty() && chief) write_spec(flags, plan.spec);
+  if (!flags.out.empty() && chief) write_spec(flags, plan);
   const History history = fit(flags, model, plan);
   Outputs outputs;
   for (const std::string& why : history.lost) outputs.attempt("", [&] { throw Error(why); });
@@ -378,7 +412,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   const Attendance there = attendance_of(strategy);
   strategy.by_chief([&] {
     if (has_folder) {
-      outputs.attempt(spec_files(flags).front(), [&] { write_spec(flags, plan.spec); });
+      outputs.attempt(spec_files(flags).front(), [&] { write_spec(flags, plan); });
       outputs.attempt(history_file(flags), [&] { history.save_csv(history_file(flags)); });
       outputs.attempt(picture_file(flags), [&] { history.plot(picture_file(flags)); });
     }
@@ -419,7 +453,8 @@ void add_train(Command& program) {
   auto flags = std::make_shared<TrainFlags>();
   Command& command =
       program.command("train", "Train a model of the zoo on photos, tables, text, IDX or doodles");
-  command.place("MODEL", &flags->job.model, one_of("model", all_model_names()), all_model_words());
+  command.place("MODEL", &flags->job.model, model_or_export(),
+                all_model_words() + "; or FILE.pt2, as python -m tutti.export writes it");
   add_train_flags(command, *flags);
   command.footer =
       "Examples:\n"
@@ -428,6 +463,7 @@ void add_train(Command& program) {
       "--augment --out runs/photos\n"
       "  tutti train linear_regression --data housing.csv --target median_house_value\n"
       "  tutti train gpt --data input.txt --context 64 --out runs/gpt\n"
+      "  tutti train net.pt2 --eval-model net.eval.pt2 --data photos/train --out runs/net\n"
       "  tutti train mlp --data examples/data/quickdraw --epochs 3 --batch-size 256 --out "
       "runs/mlp\n"
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "

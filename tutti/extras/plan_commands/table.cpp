@@ -31,9 +31,9 @@ struct PlanTableFlags {
   double gflops = 1000;
 };
 
-std::vector<Network> chosen(const std::vector<std::string>& names) {
+std::vector<ZooNetwork> chosen(const std::vector<std::string>& names) {
   if (names.empty()) return zoo();
-  std::vector<Network> some;
+  std::vector<ZooNetwork> some;
   for (const std::string& name : names) some.push_back(zoo_network(name));
   return some;
 }
