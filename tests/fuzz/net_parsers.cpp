@@ -19,6 +19,7 @@
 #include "tutti/ps/wire/message.h"
 
 #include "tests/fuzz/checkpoint_manifest.h"
+#include "tests/fuzz/exported_files.h"
 #include "tests/fuzz/record_formats.h"
 #include "tests/fuzz/table_files.h"
 
@@ -208,6 +209,7 @@ void json_text(std::string_view bytes) {
   }
 }
 void jsonl_deep(std::string_view bytes) { jsonl_file(deepened(bytes)); }
+void pt2_program_deep(std::string_view bytes) { pt2_program(deepened(bytes)); }
 void mds_index_deep(std::string_view bytes) { record_mds_index(deepened(bytes)); }
 
 struct Parser {
@@ -248,6 +250,10 @@ constexpr std::array kParsers = {
     Parser{"kept-sample", record_kept_sample},
     Parser{"npy-header", record_npy_header},
     Parser{"safetensors", record_safetensors},
+    Parser{"pt2-archive", pt2_archive},
+    Parser{"pt2-program", pt2_program},
+    Parser{"pt2-weights", pt2_weights},
+    Parser{"pt2-program-deep", pt2_program_deep},
 };
 
 }  // namespace
