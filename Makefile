@@ -65,7 +65,7 @@ python-test: python  ## the backend's tests, then PyTorch's own on gloo and on t
 	cmake --preset release -B build/python-test -DTUTTI_BUILD_PYTHON=ON
 	cmake --build build/python-test --target test_c10d
 	ctest --test-dir build/python-test --output-on-failure -R '^test_c10d'
-	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training test_hosts
+	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training test_hosts test_export
 	.venv/bin/python python/tests/run_torch_tests.py
 
 docs:  ## the API reference of the public headers, by Doxygen: build/docs/html
