@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/nn/detail/applied.h"
 #include "tutti/optim/recipe.h"
 
 namespace tutti::nn {
@@ -29,9 +30,9 @@ struct Record {
 
 namespace {
 
-std::shared_ptr<const Record> make_record(const Op& op, const std::string& name,
-                                          std::shared_ptr<const void> layer,
-                                          std::vector<std::shared_ptr<const Record>> inputs) {
+std::shared_ptr<Record> make_record(const Op& op, const std::string& name,
+                                    std::shared_ptr<const void> layer,
+                                    std::vector<std::shared_ptr<const Record>> inputs) {
   static std::atomic<uint64_t> serial{0};
   std::vector<Shape> shapes;
   for (const auto& input : inputs) shapes.push_back(input->resolved.shape);
@@ -45,6 +46,21 @@ std::shared_ptr<const Record> make_record(const Op& op, const std::string& name,
 }
 
 }  // namespace
+
+Value Applied::value() const {
+  std::vector<std::shared_ptr<const Record>> from;
+  for (const Value& input : inputs) from.push_back(input.record_);
+  const auto record = make_record(op, name, layer, std::move(from));
+  for (Parameter& parameter : record->resolved.parameters)
+    parameter.frozen = std::ranges::find(frozen, parameter.name) != frozen.end();
+  return Value(record);
+}
+
+bool is_layer_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' && name.back() != '.' &&
+         name.find("..") == std::string_view::npos;
+}
+
 }  // namespace detail
 
 using detail::Record;
@@ -60,9 +76,7 @@ const Shape& Value::shape() const noexcept { return record_->resolved.shape; }
 Layer::Layer(Op op) : Layer(std::make_shared<State>(State{std::move(op), ""})) {}
 
 Layer Layer::named(std::string name) const {
-  const bool bad = name.empty() || name.front() == '.' || name.back() == '.' ||
-                   name.find("..") != std::string::npos;
-  if (bad) {
+  if (!detail::is_layer_name(name)) {
     throw UsageError(fmt::format(
         "nn layer {}: \"{}\" is no name; expected words joined by dots, as \"layer1.0.conv1\"",
         kind_of(state_->op), name));

@@ -21,7 +21,8 @@ namespace tutti::nn {
 
 namespace detail {
 struct Record;
-}
+struct Applied;
+}  // namespace detail
 
 /// The output of a layer, for one sample of any batch.
 class Value {
@@ -34,6 +35,7 @@ class Value {
   friend Value input(Shape shape, DType dtype);
   friend Value add(const Value& a, const Value& b);
   friend Value concat(const std::vector<Value>& values);
+  friend struct detail::Applied;
   explicit Value(std::shared_ptr<const detail::Record> record) : record_(std::move(record)) {}
   std::shared_ptr<const detail::Record> record_;
 };

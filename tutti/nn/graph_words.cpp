@@ -3,34 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "tutti/nn/detail/operator_fields.h"
 #include "tutti/nn/graph.h"
 
 namespace tutti::nn {
 namespace {
-
-// Stands for a field of any type where fields are counted.
-struct Anything {
-  template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor)
-};
-
-template <class T, size_t... I>
-consteval bool takes(std::index_sequence<I...>) {
-  return requires { T{(static_cast<void>(I), Anything{})...}; };
-}
-
-constexpr size_t kMostFields = 7;
-
-template <class T, size_t N = kMostFields + 1>
-consteval size_t num_fields() {
-  if constexpr (N == 0 || takes<T>(std::make_index_sequence<N>()))
-    return N;
-  else
-    return num_fields<T, N - 1>();
-}
 
 std::string words_of(const Shape& shape) { return to_string(shape); }
 std::string words_of(Size2d size) { return fmt::format("{}x{}", size.height, size.width); }
@@ -48,8 +27,8 @@ std::string joined(const Fields&... fields) {
 
 template <class T>
 std::string fields_of(const T& op) {
-  constexpr size_t kFields = num_fields<T>();
-  static_assert(kFields <= kMostFields, "a case more");
+  constexpr size_t kFields = detail::num_fields<T>();
+  static_assert(kFields <= detail::kMostFields, "a case more");
   if constexpr (kFields == 0) {
     return "";
   } else if constexpr (kFields == 1) {

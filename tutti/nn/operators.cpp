@@ -1,9 +1,12 @@
 #include "tutti/nn/detail/operators.h"
 
+#include <algorithm>
 #include <array>
+#include <tuple>
 #include <type_traits>
 #include <variant>
 
+#include "tutti/nn/detail/operator_json.h"
 #include "tutti/nn/detail/operators_dense.h"
 #include "tutti/nn/detail/operators_elementwise.h"
 #include "tutti/nn/detail/operators_images.h"
@@ -17,6 +20,8 @@ namespace {
 template <class O>
 constexpr Operator row_of() {
   using Said = OperatorOf<O>;
+  static_assert(std::tuple_size_v<decltype(Said::fields)> == num_fields<O>(),
+                "a member of the struct is not among its fields");
   return {
       .facts =
           {
@@ -26,6 +31,15 @@ constexpr Operator row_of() {
               .takes_channels_last = Said::takes_channels_last,
               .lower = [](const Op& op,
                           const NodeLowering& to) { return Said::lower(*std::get_if<O>(&op), to); },
+              .to_onnx =
+                  [](const Op& op, const NodeToOnnx& to) {
+                    return Said::to_onnx(*std::get_if<O>(&op), to);
+                  },
+              .to_json =
+                  [](const Op& op) { return fields_json(*std::get_if<O>(&op), Said::fields); },
+              .from_json = [](const Json& json) -> Op {
+                return op_of_fields<O>(json, Said::fields);
+              },
           },
       .state = [](const Op& op, int place) { return Said::state(*std::get_if<O>(&op), place); },
       .run = [](const Op& op, const Running& in) { return Said::run(*std::get_if<O>(&op), in); },
@@ -45,5 +59,17 @@ constexpr auto kOperators = table_of(std::type_identity<Op>{});
 
 const Operator& operator_of(const Op& op) noexcept { return kOperators[op.index()]; }
 const OperatorFacts& facts_of(const Op& op) noexcept { return operator_of(op).facts; }
+
+const OperatorFacts* facts_of_kind(std::string_view kind) noexcept {
+  const auto row =
+      std::ranges::find(kOperators, kind, [](const Operator& o) { return o.facts.kind; });
+  return row == kOperators.end() ? nullptr : &row->facts;
+}
+
+std::vector<std::string> all_kinds() {
+  std::vector<std::string> kinds;
+  for (const Operator& row : kOperators) kinds.emplace_back(row.facts.kind);
+  return kinds;
+}
 
 }  // namespace tutti::nn::detail

@@ -9,6 +9,7 @@
 
 #include "tests/support/expect.h"
 #include "tests/support/hlo_evaluate.h"
+#include "tests/support/operator_graphs.h"
 #include "tests/support/plain_arrays.h"
 
 namespace tutti::lowering {
@@ -169,153 +170,25 @@ void expect_as_module(const nn::Graph& graph, const Given& given = {}, double to
   expect_close(got, by_module(graph, *module, inputs, given), tolerance);
 }
 
-struct Row {
-  const char* name;
-  nn::Graph graph;
-};
-
-nn::Graph of(nn::Shape shape, const std::vector<nn::Layer>& layers) {
-  const auto input = nn::input(std::move(shape));
-  auto x = input;
-  for (const nn::Layer& layer : layers) x = layer(x);
-  return {input, x};
-}
-
-nn::Graph of_tokens(const std::vector<nn::Layer>& layers) {
-  const auto input = nn::input({5}, DType::int64);
-  auto x = input;
-  for (const nn::Layer& layer : layers) x = layer(x);
-  return {input, x};
-}
-
-nn::Graph tied() {
-  const auto input = nn::input({5}, DType::int64);
-  const auto embedding = nn::embedding(7, 6);
-  return {input, nn::tied_linear(embedding)(nn::layer_norm()(embedding(input)))};
-}
-
-nn::Graph branches() {
-  const auto input = nn::input({2, 4, 4});
-  const auto shared = nn::conv2d(2, 3, {.padding = 1});
-  const auto x = shared(input), y = shared(nn::tanh()(x));
-  return {input, nn::concat({nn::add(x, y), nn::relu()(x), input})};
-}
-
-/// Three ways through an image, joined along its channels.
-nn::Graph inception() {
-  using namespace nn;
-  const auto input = nn::input({2, 6, 5});
-  const auto x = relu()(conv2d(4, 3, {.padding = 1})(input));
-  const auto narrow = conv2d(2, 1)(x);
-  const auto wide = relu()(conv2d(3, {1, 3}, {.padding = {0, 1}})(narrow));
-  const auto pooled = max_pool2d(3, {.stride = 1, .padding = 1})(x);
-  return {input, linear(3)(flatten()(concat({narrow, wide, pooled, input})))};
-}
-
-/// Two blocks, the second one with a convolution beside it.
-nn::Graph residual() {
-  using namespace nn;
-  const auto input = nn::input({3, 6, 7});
-  auto x = add(batch_norm2d()(conv2d(3, 3, {.padding = 1})(input)), input);
-  x = add(conv2d(5, 1, {.stride = 2})(x),
-          batch_norm2d()(conv2d(5, 3, {.stride = 2, .padding = 1})(relu()(x))));
-  return {input, linear(4)(global_avg_pool2d()(relu()(x)))};
-}
-
-/// A convolution's image as it is, and as others read it.
-nn::Graph image_for_all() {
-  using namespace nn;
-  const auto input = nn::input({2, 4, 5});
-  const auto x = tanh()(conv2d(3, 3, {.padding = 1})(input));
-  return {{{"x", input}},
-          {{"image", x},
-           {"softmax", softmax()(x)},
-           {"rows", layer_norm()(linear(3)(x))},
-           {"sequence", linear(2)(to_sequence()(x))}}};
-}
-
-nn::Graph two_ports() {
-  const auto a = nn::input({4}), b = nn::input({6});
-  const auto both = nn::concat({nn::linear(3)(a), nn::linear(5)(b)});
-  return {{{"a", a}, {"b", b}}, {{"first", nn::linear(2)(both)}, {"second", nn::softmax()(both)}}};
-}
-
-const std::vector<Row>& rows() {
-  using namespace nn;
-  static const std::vector<Row> all{
-      {"conv2d", of({3, 7, 6}, {conv2d(4, 3)})},
-      {"conv2d_padded", of({3, 7, 6}, {conv2d(4, 3, {.padding = 1})})},
-      {"conv2d_strided", of({3, 8, 7}, {conv2d(4, 3, {.stride = 2, .padding = 1})})},
-      {"conv2d_left_over", of({2, 9, 8}, {conv2d(3, 2, {.stride = 3})})},
-      {"conv2d_1x1_strided", of({4, 7, 7}, {conv2d(3, 1, {.stride = 2, .bias = false})})},
-      {"conv2d_asymmetric", of({2, 8, 9}, {conv2d(3, {1, 5}, {.padding = {0, 2}})})},
-      {"conv2d_groups", of({4, 6, 6}, {conv2d(6, 3, {.padding = 1, .groups = 2})})},
-      {"conv2d_depthwise", of({4, 6, 6}, {conv2d(4, 3, {.stride = 2, .padding = 1, .groups = 4})})},
-      {"linear", of({6}, {linear(4)})},
-      {"linear_of_places", of({5, 6}, {linear(4, {.bias = false})})},
-      {"embedding", of_tokens({embedding(7, 6)})},
-      {"tied_linear", tied()},
-      {"max_pool2d", of({2, 8, 8}, {max_pool2d(2)})},
-      {"max_pool2d_left_over", of({2, 9, 8}, {relu(), max_pool2d(3)})},
-      {"max_pool2d_large", of({2, 9, 8}, {max_pool2d(4)})},
-      {"max_pool2d_overlaps", of({2, 9, 8}, {max_pool2d(3, {.stride = 2, .padding = 1})})},
-      {"avg_pool2d", of({2, 9, 8}, {avg_pool2d(3, {.stride = 2, .padding = 1})})},
-      {"adaptive_avg_pool2d", of({2, 7, 5}, {adaptive_avg_pool2d({3, 2})})},
-      {"adaptive_avg_pool2d_repeats", of({2, 2, 3}, {adaptive_avg_pool2d({4, 4})})},
-      {"adaptive_avg_pool2d_whole", of({2, 4, 3}, {adaptive_avg_pool2d(1)})},
-      {"global_avg_pool2d", of({3, 4, 5}, {global_avg_pool2d()})},
-      {"upsample2d", of({2, 3, 4}, {upsample2d(3)})},
-      {"batch_norm2d", of({3, 4, 5}, {batch_norm2d({.momentum = 0.3})})},
-      {"layer_norm", of({5, 6}, {layer_norm()})},
-      {"self_attention", of({5, 8}, {self_attention(2)})},
-      {"attention", of({5, 12}, {attention(2)})},
-      {"attention_causal", of({5, 12}, {attention(2, {.causal = true})})},
-      {"prepend_token", of({4, 6}, {prepend_token(), linear(3)})},
-      {"add_position", of({4, 6}, {add_position()})},
-      {"sequence", of({4, 3, 2}, {to_sequence(), first_of_sequence()})},
-      {"dropout", of({5, 7}, {dropout(0.4)})},
-      {"dropouts", of({9}, {dropout(0.4), linear(6), dropout(0.2)})},
-      {"repeat_channels", of({1, 3, 3}, {repeat_channels(3)})},
-      {"relu", of({9}, {relu()})},
-      {"gelu", of({9}, {gelu()})},
-      {"gelu_by_tanh", of({9}, {gelu({.by_tanh = true})})},
-      {"tanh", of({9}, {tanh()})},
-      {"softmax", of({3, 5}, {softmax()})},
-      {"flatten", of({2, 3, 4}, {flatten(), linear(3)})},
-      {"branches", branches()},
-      {"conv2d_and_dense", of({1, 9, 7}, {conv2d(4, 3), relu(), max_pool2d(2), conv2d(3, 2), gelu(),
-                                          flatten(), linear(3)})},
-      {"conv2d_and_pools",
-       of({2, 12, 11}, {conv2d(3, 3), max_pool2d(3, {.stride = 2, .padding = 1}), batch_norm2d(),
-                        avg_pool2d(2, {.stride = 1}), upsample2d(2), adaptive_avg_pool2d({3, 2})})},
-      {"conv2d_and_mean", of({2, 5, 4}, {conv2d(3, 2), adaptive_avg_pool2d(1), conv2d(2, 1)})},
-      {"conv2d_and_dropout", of({2, 5, 4}, {conv2d(3, 3, {.padding = 1}), dropout(0.4),
-                                            conv2d(2, 2), dropout(0.3), flatten(), dropout(0.2)})},
-      {"conv2d_and_channels", of({2, 4, 3}, {conv2d(1, 1), repeat_channels(3), conv2d(2, 2)})},
-      {"conv2d_of_groups",
-       of({2, 6, 6}, {conv2d(4, 3, {.padding = 1}),
-                      conv2d(6, 3, {.stride = 2, .padding = 1, .groups = 2}), max_pool2d(2)})},
-      {"inception", inception()},
-      {"residual", residual()},
-      {"image_for_all", image_for_all()},
-      {"ports", two_ports()},
-  };
-  return all;
-}
+using test::operator_graphs;
+using test::graphs::of;
 
 class LoweredOperator : public Evaluated, public ::testing::WithParamInterface<size_t> {};
 
 TEST_P(LoweredOperator, HasTheValuesAndGradientsOfTheModule) {
   for (const bool training : {true, false})
-    expect_as_module(rows()[GetParam()].graph, {.training = training});
+    expect_as_module(operator_graphs()[GetParam()].graph, {.training = training});
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, LoweredOperator, ::testing::Range(size_t{0}, rows().size()),
-                         [](const auto& info) { return std::string(rows()[info.param].name); });
+INSTANTIATE_TEST_SUITE_P(Each, LoweredOperator,
+                         ::testing::Range(size_t{0}, operator_graphs().size()),
+                         [](const auto& info) {
+                           return std::string(operator_graphs()[info.param].name);
+                         });
 
 TEST(LoweredOperators, AreAllInTheTable) {
   std::set<std::string_view> kinds;
-  for (const Row& row : rows())
+  for (const auto& row : operator_graphs())
     for (const nn::Node& node : row.graph.nodes()) kinds.insert(nn::kind_of(node.op));
   EXPECT_EQ(kinds.size(), std::variant_size_v<nn::Op>);
 }

@@ -9,6 +9,8 @@
 ///   run       by LibTorch, under autograd
 ///   plan      forward and gradients without autograd; or NotPlanned, and autograd takes the graph
 ///   lower     as StableHLO
+///   to_onnx   as nodes of ONNX, in evaluation
+///   fields    what its struct has, by name: in files; or NoFields
 ///   takes_channels_last   whether `lower` knows both orders of images, or (LibTorchsOrder) one
 ///
 /// operators.cpp makes a row of each, which does not compile where something is missing.
@@ -23,6 +25,7 @@
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/detail/operator_facts.h"
+#include "tutti/nn/detail/operator_fields.h"
 
 namespace tutti::nn::detail {
 

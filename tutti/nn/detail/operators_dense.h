@@ -21,6 +21,9 @@ namespace tutti::nn::detail {
 template <>
 struct OperatorOf<op::Linear> : LibTorchsOrder {
   static constexpr std::string_view kind = "linear";
+  static constexpr std::tuple fields{
+      Field{"in_features", &op::Linear::in_features}, Field{"units", &op::Linear::units},
+      Field{"bias", &op::Linear::bias}, Field{"initial_deviation", &op::Linear::initial_deviation}};
   static Resolved infer(op::Linear op, const Site& site) {
     const Shape& in = site.only_input();
     site.at_least("units", op.units, 1);
@@ -64,6 +67,10 @@ struct OperatorOf<op::Linear> : LibTorchsOrder {
             input_later ? std::move(of.sum) : at::Tensor()};
   }
   static constexpr LayerPlan plan{.forward = forward, .backward = backward};
+  static onnx::Value to_onnx(const op::Linear& op, const NodeToOnnx& to) {
+    return to.dense(to.x(), to.shape().size(), to.state("weight"),
+                    op.bias ? std::optional(to.state("bias")) : std::nullopt);
+  }
   static hlo::Value lower(const op::Linear& op, const NodeLowering& to) {
     return to.dense(to.x(), to.state("weight"),
                     op.bias ? std::optional(to.state("bias")) : std::nullopt);
@@ -81,6 +88,9 @@ LayerState embedding_state(const O& op) {
 template <>
 struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "embedding";
+  static constexpr std::tuple fields{Field{"vocabulary", &op::Embedding::vocabulary},
+                                     Field{"features", &op::Embedding::features},
+                                     Field{"initial_deviation", &op::Embedding::initial_deviation}};
   static Resolved infer(const op::Embedding& op, const Site& site) {
     const Shape& in = site.only_input();
     if (in.size() != 1)
@@ -100,6 +110,9 @@ struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
       throw;
     }
   }
+  static onnx::Value to_onnx(const op::Embedding&, const NodeToOnnx& to) {
+    return to.add("Gather", {to.state("weight"), to.x()}, {{"axis", int64_t{0}}});
+  }
   static hlo::Value lower(const op::Embedding&, const NodeLowering& to) {
     return hlo::take_rows(to.state("weight"), to.x());
   }
@@ -108,6 +121,10 @@ struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
 template <>
 struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "tied_linear";
+  static constexpr std::tuple fields{
+      Field{"vocabulary", &op::TiedLinear::vocabulary},
+      Field{"features", &op::TiedLinear::features},
+      Field{"initial_deviation", &op::TiedLinear::initial_deviation}};
   static Resolved infer(const op::TiedLinear& op, const Site& site) {
     Shape shape = site.only_input();
     if (shape.back() != op.features)
@@ -120,6 +137,9 @@ struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::TiedLinear&, const Running& in) {
     return dense(in.x(), static_cast<torch::nn::EmbeddingImpl*>(in.step.module)->weight);
   }
+  static onnx::Value to_onnx(const op::TiedLinear&, const NodeToOnnx& to) {
+    return to.dense(to.x(), to.shape().size(), to.state("weight"));
+  }
   static hlo::Value lower(const op::TiedLinear&, const NodeLowering& to) {
     return to.dense(to.x(), to.state("weight"));
   }
@@ -128,6 +148,8 @@ struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
 template <>
 struct OperatorOf<op::LayerNorm> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "layer_norm";
+  static constexpr std::tuple fields{Field{"features", &op::LayerNorm::features},
+                                     Field{"epsilon", &op::LayerNorm::epsilon}};
   static Resolved infer(op::LayerNorm op, const Site& site) {
     const Shape& in = site.only_input();
     if (!(op.epsilon > 0)) site.fail(fmt::format("epsilon is {}, must be above 0", op.epsilon));
@@ -140,6 +162,10 @@ struct OperatorOf<op::LayerNorm> : NotPlanned, LibTorchsOrder {
   }
   static at::Tensor run(const op::LayerNorm&, const Running& in) {
     return in.by<torch::nn::LayerNormImpl>();
+  }
+  static onnx::Value to_onnx(const op::LayerNorm& op, const NodeToOnnx& to) {
+    return to.add("LayerNormalization", {to.x(), to.state("weight"), to.state("bias")},
+                  {{"axis", int64_t{-1}}, {"epsilon", static_cast<float>(op.epsilon)}});
   }
   static hlo::Value lower(const op::LayerNorm& op, const NodeLowering& to) {
     const hlo::Value x = to.x();

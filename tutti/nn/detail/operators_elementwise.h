@@ -12,7 +12,7 @@
 namespace tutti::nn::detail {
 
 template <>
-struct OperatorOf<op::Relu> : SameShape, Stateless, BothOrders {
+struct OperatorOf<op::Relu> : NoFields, SameShape, Stateless, BothOrders {
   static constexpr std::string_view kind = "relu";
   static at::Tensor run(const op::Relu&, const Running& in) {
     if (!in.step.in_place) return at::relu(in.x());
@@ -26,6 +26,9 @@ struct OperatorOf<op::Relu> : SameShape, Stateless, BothOrders {
             return LayerGradients{.input = at::threshold_backward(gradient, kept.y, 0)};
           },
       .from_output = true};
+  static onnx::Value to_onnx(const op::Relu&, const NodeToOnnx& to) {
+    return to.add("Relu", {to.x()});
+  }
   static hlo::Value lower(const op::Relu&, const NodeLowering& to) {
     return hlo::maximum(to.x(), 0);
   }
@@ -34,6 +37,7 @@ struct OperatorOf<op::Relu> : SameShape, Stateless, BothOrders {
 template <>
 struct OperatorOf<op::Gelu> : SameShape, Stateless, BothOrders {
   static constexpr std::string_view kind = "gelu";
+  static constexpr std::tuple fields{Field{"by_tanh", &op::Gelu::by_tanh}};
   static const char* formula(const op::Gelu& op) { return op.by_tanh ? "tanh" : "none"; }
   static at::Tensor run(const op::Gelu& op, const Running& in) {
     return at::gelu(in.x(), formula(op));
@@ -45,13 +49,16 @@ struct OperatorOf<op::Gelu> : SameShape, Stateless, BothOrders {
         const auto& op = std::get<op::Gelu>(layer.op);
         return LayerGradients{.input = at::gelu_backward(gradient, kept.x, formula(op))};
       }};
+  static onnx::Value to_onnx(const op::Gelu& op, const NodeToOnnx& to) {
+    return gelu(to, op.by_tanh);
+  }
   static hlo::Value lower(const op::Gelu& op, const NodeLowering& to) {
     return gelu(to.x(), op.by_tanh);
   }
 };
 
 template <>
-struct OperatorOf<op::Tanh> : SameShape, Stateless, BothOrders {
+struct OperatorOf<op::Tanh> : NoFields, SameShape, Stateless, BothOrders {
   static constexpr std::string_view kind = "tanh";
   static at::Tensor run(const op::Tanh&, const Running& in) { return at::tanh(in.x()); }
   static constexpr LayerPlan plan{
@@ -59,12 +66,16 @@ struct OperatorOf<op::Tanh> : SameShape, Stateless, BothOrders {
       .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
                      bool) { return LayerGradients{.input = at::tanh_backward(gradient, kept.y)}; },
       .from_output = true};
+  static onnx::Value to_onnx(const op::Tanh&, const NodeToOnnx& to) {
+    return to.add("Tanh", {to.x()});
+  }
   static hlo::Value lower(const op::Tanh&, const NodeLowering& to) { return hlo::tanh(to.x()); }
 };
 
 template <>
 struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
   static constexpr std::string_view kind = "dropout";
+  static constexpr std::tuple fields{Field{"probability", &op::Dropout::probability}};
   static Resolved infer(const op::Dropout& op, const Site& site) {
     if (!(op.probability >= 0 && op.probability < 1))
       site.fail(fmt::format("probability is {}, must be from 0 to below 1", op.probability));
@@ -74,6 +85,7 @@ struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
     return {.module = std::make_shared<DropoutImpl>(DropoutOptions{op.probability, place})};
   }
   static at::Tensor run(const op::Dropout&, const Running& in) { return in.by<DropoutImpl>(); }
+  static onnx::Value to_onnx(const op::Dropout&, const NodeToOnnx& to) { return to.x(); }
   static hlo::Value lower(const op::Dropout& op, const NodeLowering& to) {
     if (!to.from.training || op.probability == 0) return to.x();
     return to.x() * drawn_mask(to, op.probability);
@@ -81,7 +93,7 @@ struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::Add> : Stateless, BothOrders {
+struct OperatorOf<op::Add> : NoFields, Stateless, BothOrders {
   static constexpr std::string_view kind = "add";
   static Resolved infer(const op::Add& op, const Site& site) {
     if (site.inputs.size() != 2)
@@ -97,6 +109,7 @@ struct OperatorOf<op::Add> : Stateless, BothOrders {
                     KeptOfLayer&) { return layer.step->run(values); },
       .backward = [](const PlannedLayer&, const KeptOfLayer&, const at::Tensor& gradient,
                      bool) { return LayerGradients{.input = gradient}; }};
+  static onnx::Value to_onnx(const op::Add&, const NodeToOnnx& to) { return to.add("Add", to.all); }
   static hlo::Value lower(const op::Add&, const NodeLowering& to) { return to.x() + to.all[1]; }
 };
 

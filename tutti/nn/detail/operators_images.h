@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "tutti/nn/detail/operators.h"
 #include "tutti/nn/sync_batch_norm.h"
@@ -17,6 +18,13 @@ namespace tutti::nn::detail {
 template <>
 struct OperatorOf<op::Conv2d> : BothOrders {
   static constexpr std::string_view kind = "conv2d";
+  static constexpr std::tuple fields{Field{"in_channels", &op::Conv2d::in_channels},
+                                     Field{"out_channels", &op::Conv2d::out_channels},
+                                     Field{"kernel", &op::Conv2d::kernel},
+                                     Field{"stride", &op::Conv2d::stride},
+                                     Field{"padding", &op::Conv2d::padding},
+                                     Field{"groups", &op::Conv2d::groups},
+                                     Field{"bias", &op::Conv2d::bias}};
   static Resolved infer(op::Conv2d op, const Site& site) {
     const Shape& in = site.image();
     site.at_least("out_channels", op.out_channels, 1);
@@ -63,6 +71,16 @@ struct OperatorOf<op::Conv2d> : BothOrders {
     return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
   }
   static constexpr LayerPlan plan{.forward = forward, .backward = backward};
+  static onnx::Value to_onnx(const op::Conv2d& op, const NodeToOnnx& to) {
+    std::vector<onnx::Value> inputs{to.x(), to.state("weight")};
+    if (op.bias) inputs.push_back(to.state("bias"));
+    const int64_t high = op.padding.height, wide = op.padding.width;
+    return to.add("Conv", inputs,
+                  {{"kernel_shape", std::vector{op.kernel.height, op.kernel.width}},
+                   {"strides", std::vector{op.stride, op.stride}},
+                   {"pads", std::vector{high, wide, high, wide}},
+                   {"group", op.groups}});
+  }
   static hlo::Value lower(const op::Conv2d& op, const NodeLowering& to) {
     const hlo::Value y = hlo::conv2d(to.product_type(to.x()), to.product_type(to.state("weight")),
                                      {.stride_height = op.stride,
@@ -78,6 +96,10 @@ struct OperatorOf<op::Conv2d> : BothOrders {
 template <>
 struct OperatorOf<op::BatchNorm2d> : NotPlanned, BothOrders {
   static constexpr std::string_view kind = "batch_norm2d";
+  static constexpr std::tuple fields{Field{"channels", &op::BatchNorm2d::channels},
+                                     Field{"epsilon", &op::BatchNorm2d::epsilon},
+                                     Field{"momentum", &op::BatchNorm2d::momentum},
+                                     Field{"synchronized", &op::BatchNorm2d::synchronized}};
   static Resolved infer(op::BatchNorm2d op, const Site& site) {
     const Shape& in = site.image();
     if (!(op.epsilon > 0)) site.fail(fmt::format("epsilon is {}, must be above 0", op.epsilon));
@@ -100,6 +122,12 @@ struct OperatorOf<op::BatchNorm2d> : NotPlanned, BothOrders {
   }
   static at::Tensor run(const op::BatchNorm2d& op, const Running& in) {
     return op.synchronized ? in.by<SyncBatchNormImpl>() : in.by<torch::nn::BatchNorm2dImpl>();
+  }
+  static onnx::Value to_onnx(const op::BatchNorm2d& op, const NodeToOnnx& to) {
+    return to.add("BatchNormalization",
+                  {to.x(), to.state("weight"), to.state("bias"), to.state("running_mean"),
+                   to.state("running_var")},
+                  {{"epsilon", static_cast<float>(op.epsilon)}});
   }
   static hlo::Value lower(const op::BatchNorm2d& op, const NodeLowering& to);
 

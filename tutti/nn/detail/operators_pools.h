@@ -5,6 +5,7 @@
 
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "tutti/nn/detail/layers.h"
 #include "tutti/nn/detail/lowering.h"
@@ -27,9 +28,19 @@ struct WindowPool : Stateless, BothOrders {
   }
 };
 
+template <class Pool>
+std::vector<onnx::Attribute> onnx_window(const Pool& op) {
+  return {{"kernel_shape", std::vector{op.kernel, op.kernel}},
+          {"strides", std::vector{op.stride, op.stride}},
+          {"pads", std::vector<int64_t>(4, op.padding)}};
+}
+
 template <>
 struct OperatorOf<op::MaxPool2d> : WindowPool {
   static constexpr std::string_view kind = "max_pool2d";
+  static constexpr std::tuple fields{Field{"kernel", &op::MaxPool2d::kernel},
+                                     Field{"stride", &op::MaxPool2d::stride},
+                                     Field{"padding", &op::MaxPool2d::padding}};
   static at::Tensor run(const op::MaxPool2d& op, const Running& in) {
     return torch::max_pool2d(in.x(), op.kernel, op.stride, op.padding);
   }
@@ -39,6 +50,9 @@ struct OperatorOf<op::MaxPool2d> : WindowPool {
   static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
                                  const at::Tensor& gradient, bool weights_first);
   static constexpr LayerPlan plan{.forward = forward, .backward = backward, .from_output = true};
+  static onnx::Value to_onnx(const op::MaxPool2d& op, const NodeToOnnx& to) {
+    return to.add("MaxPool", {to.x()}, onnx_window(op));
+  }
   static hlo::Value lower(const op::MaxPool2d& op, const NodeLowering& to) {
     constexpr int64_t kLargestTile = 3;
     const bool tiles = op.stride == op.kernel && op.padding == 0 && op.kernel <= kLargestTile;
@@ -97,6 +111,9 @@ inline LayerGradients OperatorOf<op::MaxPool2d>::backward(const PlannedLayer& la
 template <>
 struct OperatorOf<op::AvgPool2d> : WindowPool {
   static constexpr std::string_view kind = "avg_pool2d";
+  static constexpr std::tuple fields{Field{"kernel", &op::AvgPool2d::kernel},
+                                     Field{"stride", &op::AvgPool2d::stride},
+                                     Field{"padding", &op::AvgPool2d::padding}};
   static at::Tensor run(const op::AvgPool2d& op, const Running& in) {
     return torch::avg_pool2d(in.x(), op.kernel, op.stride, op.padding);
   }
@@ -109,6 +126,11 @@ struct OperatorOf<op::AvgPool2d> : WindowPool {
                                   gradient, kept.x, op.kernel, op.stride, op.padding,
                                   /*ceil_mode=*/false, /*count_include_pad=*/true, std::nullopt)};
       }};
+  static onnx::Value to_onnx(const op::AvgPool2d& op, const NodeToOnnx& to) {
+    auto window = onnx_window(op);
+    window.push_back({"count_include_pad", int64_t{1}});
+    return to.add("AveragePool", {to.x()}, std::move(window));
+  }
   static hlo::Value lower(const op::AvgPool2d& op, const NodeLowering& to) {
     return hlo::window_sum(to.x(), window_of(op, to.order)) / double(op.kernel * op.kernel);
   }
@@ -117,6 +139,7 @@ struct OperatorOf<op::AvgPool2d> : WindowPool {
 template <>
 struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "adaptive_avg_pool2d";
+  static constexpr std::tuple fields{Field{"size", &op::AdaptiveAvgPool2d::size}};
   static Resolved infer(const op::AdaptiveAvgPool2d& op, const Site& site) {
     site.at_least("height", op.size.height, 1);
     site.at_least("width", op.size.width, 1);
@@ -125,19 +148,25 @@ struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
   static at::Tensor run(const op::AdaptiveAvgPool2d& op, const Running& in) {
     return torch::adaptive_avg_pool2d(in.x(), {op.size.height, op.size.width});
   }
+  static onnx::Value to_onnx(const op::AdaptiveAvgPool2d& op, const NodeToOnnx& to) {
+    return mean_of_cells(to, {to.shape()[1], to.shape()[2]}, op.size);
+  }
   static hlo::Value lower(const op::AdaptiveAvgPool2d& op, const NodeLowering& to) {
     return mean_of_cells(to.x(), op.size, to.order);
   }
 };
 
 template <>
-struct OperatorOf<op::GlobalAvgPool2d> : Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::GlobalAvgPool2d> : NoFields, Stateless, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "global_avg_pool2d";
   static Resolved infer(const op::GlobalAvgPool2d& op, const Site& site) {
     return {op, {site.image()[0]}, {}};
   }
   static at::Tensor run(const op::GlobalAvgPool2d&, const Running& in) {
     return torch::adaptive_avg_pool2d(in.x(), {1, 1}).flatten(1);
+  }
+  static onnx::Value to_onnx(const op::GlobalAvgPool2d&, const NodeToOnnx& to) {
+    return to.add("Flatten", {to.add("GlobalAveragePool", {to.x()})}, {{"axis", int64_t{1}}});
   }
   static hlo::Value lower(const op::GlobalAvgPool2d&, const NodeLowering& to) {
     const hlo::ImageAxes axes = to.axes();

@@ -16,6 +16,9 @@ namespace tutti::nn::detail {
 template <>
 struct OperatorOf<op::Attention> : Stateless, NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "attention";
+  static constexpr std::tuple fields{Field{"features", &op::Attention::features},
+                                     Field{"heads", &op::Attention::heads},
+                                     Field{"causal", &op::Attention::causal}};
   static Resolved infer(op::Attention op, const Site& site) {
     const Shape& in = site.sequence();
     if (in[1] % 3 != 0)
@@ -27,6 +30,9 @@ struct OperatorOf<op::Attention> : Stateless, NotPlanned, LibTorchsOrder {
   }
   static at::Tensor run(const op::Attention& op, const Running& in) {
     return attend(in.x(), op.heads, op.causal);
+  }
+  static onnx::Value to_onnx(const op::Attention& op, const NodeToOnnx& to) {
+    return attention(to, to.x(), to.shape()[0], op.features, op.heads, op.causal);
   }
   static hlo::Value lower(const op::Attention& op, const NodeLowering& to) {
     return lowered(to, to.x(), op.heads, op.causal);
@@ -66,6 +72,8 @@ inline hlo::Value OperatorOf<op::Attention>::lowered(const NodeLowering& to, hlo
 template <>
 struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "self_attention";
+  static constexpr std::tuple fields{Field{"features", &op::SelfAttention::features},
+                                     Field{"heads", &op::SelfAttention::heads}};
   static Resolved infer(op::SelfAttention op, const Site& site) {
     const Shape& in = site.sequence();
     op.features = in[1];
@@ -83,6 +91,14 @@ struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::SelfAttention&, const Running& in) {
     return in.by<SelfAttentionImpl>();
   }
+  static onnx::Value to_onnx(const op::SelfAttention& op, const NodeToOnnx& to) {
+    const onnx::Value inside =
+        to.dense(to.x(), to.shape().size(), to.state("in_proj_weight"), to.state("in_proj_bias"));
+    const onnx::Value mixed =
+        attention(to, inside, to.shape()[0], op.features, op.heads, /*causal=*/false);
+    return to.dense(mixed, to.shape().size(), to.state("out_proj.weight"),
+                    to.state("out_proj.bias"));
+  }
   static hlo::Value lower(const op::SelfAttention& op, const NodeLowering& to) {
     const hlo::Value inside =
         to.dense(to.x(), to.state("in_proj_weight"), to.state("in_proj_bias"));
@@ -95,6 +111,7 @@ struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
 template <>
 struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "prepend_token";
+  static constexpr std::tuple fields{Field{"features", &op::PrependToken::features}};
   static Resolved infer(op::PrependToken op, const Site& site) {
     const Shape& in = site.sequence();
     op.features = in[1];
@@ -107,6 +124,14 @@ struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
     const at::Tensor& x = in.x();
     return torch::cat({in.step.parameter.expand({x.size(0), 1, x.size(2)}), x}, 1);
   }
+  static onnx::Value to_onnx(const op::PrependToken& op, const NodeToOnnx& to) {
+    const onnx::Value batch =
+        to.add("Shape", {to.x()}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+    const onnx::Value sides =
+        to.add("Concat", {batch, to.program.constant({1, op.features})}, {{"axis", int64_t{0}}});
+    return to.add("Concat", {to.add("Expand", {to.state(""), sides}), to.x()},
+                  {{"axis", int64_t{1}}});
+  }
   static hlo::Value lower(const op::PrependToken& op, const NodeLowering& to) {
     const hlo::Value token = hlo::broadcast(to.state(""), {to.size(0), 1, op.features}, {0, 1, 2});
     return hlo::concatenate(std::vector{token, to.x()}, 1);
@@ -116,6 +141,8 @@ struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
 template <>
 struct OperatorOf<op::AddPosition> : NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "add_position";
+  static constexpr std::tuple fields{Field{"length", &op::AddPosition::length},
+                                     Field{"features", &op::AddPosition::features}};
   static Resolved infer(op::AddPosition op, const Site& site) {
     const Shape& in = site.sequence();
     op.length = in[0];
@@ -128,16 +155,22 @@ struct OperatorOf<op::AddPosition> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::AddPosition&, const Running& in) {
     return in.x() + in.step.parameter;
   }
+  static onnx::Value to_onnx(const op::AddPosition&, const NodeToOnnx& to) {
+    return to.add("Add", {to.x(), to.state("")});
+  }
   static hlo::Value lower(const op::AddPosition&, const NodeLowering& to) {
     return to.x() + hlo::broadcast(to.state(""), to.x().shape(), {0, 1, 2});
   }
 };
 
 template <>
-struct OperatorOf<op::Softmax> : SameShape, Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Softmax> : NoFields, SameShape, Stateless, NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "softmax";
   static at::Tensor run(const op::Softmax&, const Running& in) {
     return torch::softmax(in.x(), -1);
+  }
+  static onnx::Value to_onnx(const op::Softmax&, const NodeToOnnx& to) {
+    return to.add("Softmax", {to.x()}, {{"axis", int64_t{-1}}});
   }
   static hlo::Value lower(const op::Softmax&, const NodeLowering& to) { return softmax(to.x()); }
 };

@@ -14,6 +14,8 @@ namespace tutti::nn::detail {
 template <>
 struct OperatorOf<op::Input> : Stateless, BothOrders {
   static constexpr std::string_view kind = "input";
+  static constexpr std::tuple fields{Field{"shape", &op::Input::shape},
+                                     Field{"dtype", &op::Input::dtype}};
   static Resolved infer(const op::Input& op, const Site& site) {
     if (op.shape.empty()) site.fail("got an empty shape, expected that of one sample: {1, 28, 28}");
     int64_t total = 1;
@@ -31,11 +33,12 @@ struct OperatorOf<op::Input> : Stateless, BothOrders {
       .backward = [](const PlannedLayer&, const KeptOfLayer&, const at::Tensor&, bool) {
         return LayerGradients{};
       }};
+  static onnx::Value to_onnx(const op::Input&, const NodeToOnnx& to) { return to.x(); }
   static hlo::Value lower(const op::Input&, const NodeLowering& to) { return to.x(); }
 };
 
 template <>
-struct OperatorOf<op::Flatten> : Stateless, LibTorchsOrder {
+struct OperatorOf<op::Flatten> : NoFields, Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "flatten";
   static Resolved infer(const op::Flatten& op, const Site& site) {
     int64_t total = 1;
@@ -47,13 +50,16 @@ struct OperatorOf<op::Flatten> : Stateless, LibTorchsOrder {
       .forward = keep_input,
       .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
                      bool) { return LayerGradients{.input = gradient.reshape(kept.x.sizes())}; }};
+  static onnx::Value to_onnx(const op::Flatten&, const NodeToOnnx& to) {
+    return to.add("Flatten", {to.x()}, {{"axis", int64_t{1}}});
+  }
   static hlo::Value lower(const op::Flatten&, const NodeLowering& to) {
     return hlo::reshape(to.x(), {to.size(0), to.node.shape[0]});
   }
 };
 
 template <>
-struct OperatorOf<op::Concat> : Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::Concat> : NoFields, Stateless, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "concat";
   static Resolved infer(const op::Concat& op, const Site& site) {
     if (site.inputs.empty()) site.fail("got no inputs, expected one or more");
@@ -73,6 +79,9 @@ struct OperatorOf<op::Concat> : Stateless, NotPlanned, BothOrders {
   static at::Tensor run(const op::Concat&, const Running& in) {
     return at::cat(at::TensorList(in.all.data(), in.all.size()), 1);
   }
+  static onnx::Value to_onnx(const op::Concat&, const NodeToOnnx& to) {
+    return to.add("Concat", to.all, {{"axis", int64_t{1}}});
+  }
   static hlo::Value lower(const op::Concat&, const NodeLowering& to) {
     return hlo::concatenate(to.all, to.axes().channels);
   }
@@ -81,6 +90,7 @@ struct OperatorOf<op::Concat> : Stateless, NotPlanned, BothOrders {
 template <>
 struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "upsample2d";
+  static constexpr std::tuple fields{Field{"times", &op::Upsample2d::times}};
   static Resolved infer(const op::Upsample2d& op, const Site& site) {
     const Shape& in = site.image();
     site.at_least("times", op.times, 1);
@@ -89,6 +99,15 @@ struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
   static at::Tensor run(const op::Upsample2d& op, const Running& in) {
     const at::Tensor& x = in.x();
     return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
+  }
+  static onnx::Value to_onnx(const op::Upsample2d& op, const NodeToOnnx& to) {
+    const Array scales = Array::zeros(DType::float32, {4});
+    const auto times = static_cast<float>(op.times);
+    std::ranges::copy(std::vector{1.0F, 1.0F, times, times}, scales.as<float>().begin());
+    return to.add("Resize", {to.x(), {""}, to.program.constant(scales)},
+                  {{"mode", "nearest"},
+                   {"coordinate_transformation_mode", "asymmetric"},
+                   {"nearest_mode", "floor"}});
   }
   static hlo::Value lower(const op::Upsample2d& op, const NodeLowering& to) {
     const hlo::ImageAxes axes = to.axes();
@@ -109,6 +128,7 @@ struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
 template <>
 struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "repeat_channels";
+  static constexpr std::tuple fields{Field{"times", &op::RepeatChannels::times}};
   static Resolved infer(const op::RepeatChannels& op, const Site& site) {
     const Shape& in = site.image();
     site.at_least("times", op.times, 1);
@@ -121,13 +141,16 @@ struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
     const at::Tensor& x = in.x();
     return x.expand({x.size(0), op.times, x.size(2), x.size(3)});
   }
+  static onnx::Value to_onnx(const op::RepeatChannels& op, const NodeToOnnx& to) {
+    return to.add("Expand", {to.x(), to.program.constant({1, op.times, 1, 1})});
+  }
   static hlo::Value lower(const op::RepeatChannels& op, const NodeLowering& to) {
     return hlo::broadcast(to.x(), to.shape_with(to.axes().channels, op.times), {0, 1, 2, 3});
   }
 };
 
 template <>
-struct OperatorOf<op::ToSequence> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::ToSequence> : NoFields, Stateless, NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "to_sequence";
   static Resolved infer(const op::ToSequence& op, const Site& site) {
     const Shape& in = site.image();
@@ -136,6 +159,10 @@ struct OperatorOf<op::ToSequence> : Stateless, NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::ToSequence&, const Running& in) {
     return in.x().flatten(2).transpose(1, 2);
   }
+  static onnx::Value to_onnx(const op::ToSequence&, const NodeToOnnx& to) {
+    const Shape& image = to.shape();
+    return to.transpose(to.reshape(to.x(), {0, image[0], image[1] * image[2]}), {0, 2, 1});
+  }
   static hlo::Value lower(const op::ToSequence&, const NodeLowering& to) {
     const hlo::Shape pixels{to.size(0), to.size(1), to.size(2) * to.size(3)};
     return hlo::transpose(hlo::reshape(to.x(), pixels), {0, 2, 1});
@@ -143,13 +170,17 @@ struct OperatorOf<op::ToSequence> : Stateless, NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::FirstOfSequence> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::FirstOfSequence> : NoFields, Stateless, NotPlanned, LibTorchsOrder {
   static constexpr std::string_view kind = "first_of_sequence";
   static Resolved infer(const op::FirstOfSequence& op, const Site& site) {
     return {op, {site.sequence()[1]}, {}};
   }
   static at::Tensor run(const op::FirstOfSequence&, const Running& in) {
     return in.x().select(1, 0);
+  }
+  static onnx::Value to_onnx(const op::FirstOfSequence&, const NodeToOnnx& to) {
+    const Array first = Array::zeros(DType::int64, {});
+    return to.add("Gather", {to.x(), to.program.constant(first)}, {{"axis", int64_t{1}}});
   }
   static hlo::Value lower(const op::FirstOfSequence&, const NodeLowering& to) {
     const hlo::Value first =
