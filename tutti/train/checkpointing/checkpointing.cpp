@@ -21,6 +21,7 @@
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/model_kept.h"
 #include "tutti/train/checkpointing/detail/writer.h"
+#include "tutti/train/model/detail/graph_file.h"
 
 namespace tutti::detail {
 namespace {
@@ -61,6 +62,16 @@ std::function<void()> copy_to(data::SafetensorsImage& image, const NamedTensors&
     copies->wait(Deadline(limit), "the copies for a checkpoint");
     for (size_t i = 0; i < places.size(); ++i) copy_to(places[i], copies->tensors()[i]);
   };
+}
+
+// Beside checkpoints, which are as good without it.
+void keep_graph(const std::filesystem::path& folder, const std::optional<nn::Graph>& graph) {
+  try {
+    write_graph_file(folder / kGraphFile, graph);
+  } catch (const Error& error) {
+    log(LogLevel::warning, "the graph of the model is not beside its checkpoints: {}",
+        error.what());
+  }
 }
 
 // Which worker writes which tensor: the largest first, each to whoever has least.
@@ -147,11 +158,12 @@ int Checkpointing::num_workers() const {
 // The chief's failure is everybody's; and all must see the folder that it has taken.
 void Checkpointing::take_folder() {
   auto lock = std::make_shared<std::shared_ptr<FolderLock>>();
-  const auto take = [lock, options = options_] {
+  const auto take = [lock, options = options_, graph = model_.graph] {
     const store::NumberedFolder checkpoints = checkpoint_folder(options.folder);
     *lock = std::make_shared<FolderLock>(checkpoints.take("checkpoints in"));
     checkpoints.remove_unfinished();
     require_unused(options);
+    keep_graph(options.folder, graph);
   };
   const bool takes = model_.strategy.world().chief;
   const auto failure = on_disk("taking the folder", takes ? std::function(take) : nullptr);

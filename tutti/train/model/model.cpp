@@ -20,6 +20,7 @@
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/by_plugin.h"
+#include "tutti/train/model/detail/graph_file.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
 #include "tutti/train/model/detail/written.h"
@@ -366,6 +367,8 @@ void Model::State::save(const std::filesystem::path& path) {
     try {
       warn_of_tables(*state.modules.module(0), path);
       save_weights(weights, path);
+      if (std::filesystem::is_regular_file(path))
+        detail::write_graph_file(detail::graph_file_of(path), state.graph);
     } catch (const std::exception&) {
       failure = std::current_exception();
     }

@@ -210,9 +210,9 @@ class Model {
   std::vector<at::Tensor> predict_all(const data::Dataset& dataset);
   std::vector<at::Tensor> predict_all(const std::vector<at::Tensor>& inputs);
 
-  /// Parameters and merged buffers as safetensors; rank 0's worker writes. An earlier file stays
-  /// untouched when that fails, which is an error on every worker. Rows of embedding tables are not
-  /// in it: a warning names the tables.
+  /// Parameters and merged buffers as safetensors; rank 0's worker writes, of a graph NAME.json for
+  /// load_model() beside NAME.safetensors too. Earlier files stay when that fails, which is an
+  /// error on every worker. Rows of embedding tables are not in it: a warning names the tables.
   void save(const std::filesystem::path& path);
   /// Into all replicas. Of a checkpoint the rows of embedding tables too, with the state of their
   /// optimizer, where compile() has made such tables in this process; tables that stay as they are
