@@ -25,6 +25,7 @@ void add_doctor_record(Command& doctor);  ///< a subcommand of doctor
 void add_train(Command& program);
 void add_evaluate(Command& program);
 void add_predict(Command& program);
+void add_export(Command& program);
 void add_generate(Command& program);
 void add_inspect(Command& program);
 void add_data(Command& program);

@@ -14,6 +14,7 @@ void register_commands(Command& program) {
   add_train(program);
   add_evaluate(program);
   add_predict(program);
+  add_export(program);
   add_generate(program);
   add_inspect(program);
   add_data(program);
