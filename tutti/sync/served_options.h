@@ -28,7 +28,6 @@ struct ServedOptions {
   /// host, and get parameters once; else each for itself.
   bool host_sums = true;
   ps::PlacementOptions placement{};  ///< num_servers is the job's
-  int64_t piece_bytes = 0;           ///< pushed and pulled as one; 0: as ServedPlace has it
 };
 
 /// This worker's place in a job with parameter servers.
@@ -39,8 +38,8 @@ struct ServedPlace {
   /// Of the servers, for the network's sake (ps::weights_of_servers); empty: equal.
   std::vector<double> server_weights = {};
   HostPort view_service;
-  std::chrono::microseconds poll{0};  ///< ps::ClientOptions::poll
-  int64_t piece_bytes = ps::kPieceBytes;
+  std::chrono::microseconds poll{0};      ///< ps::ClientOptions::poll
+  int64_t piece_bytes = ps::kPieceBytes;  ///< pushed and pulled as one
   bool coordinated =
       false;  ///< worker 0 is a coordinator: a step that is over is in the parameters
 };

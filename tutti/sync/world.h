@@ -46,6 +46,7 @@ struct World : mesh::Topology {
   /// Replicas are its devices, for which whole steps are compiled (strategy tpu); null: LibTorch's.
   std::shared_ptr<const pjrt::Client> plugin{};
   Millis time_limit{kDefaultTimeLimit};
+  int64_t piece_bytes = 0;  ///< of sums between hosts; 0: as fits their number (host_view.h)
   std::string asked{};  ///< what it was made of, in the lines that workers compare (AgreedLines)
   /// Workers are in sync, but meet at parameter servers alone, since any of them may be lost:
   /// `groups` are of the local replicas, `shape` is of all (Membership).

@@ -172,6 +172,7 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--reduction", {}, {"--reduction", "all_reduce"}},
       {"--sum-order", {}, {"--sum-order", "fixed"}, kEither},
       {"--engine", {}, {"--engine", "hier"}, "--engine hier"},
+      {"--piece-mib", {}, {"--piece-mib", "0.5"}},
       {"--compression", {}, {"--compression", "bf16"}},
       beside({"--compression", "bf16"}, {"--compression-start", {}, {"--compression-start", "1"}}),
       {"--algorithm-table", {}, {"--algorithm-table", in("table.json")}, kEither},

@@ -124,7 +124,7 @@ TEST_F(Served, ParametersInPartsAndRowsHaveTheSameBits) {
     for (const int64_t piece_bytes : {int64_t{64}, int64_t{1} << 20}) {
       StrategyOptions options = options_of("parameter_server", 2);
       options.served.placement.partitioner = partitioner;
-      options.served.piece_bytes = piece_bytes;
+      options.piece_bytes = piece_bytes;
       start(2);
       EXPECT_TRUE(bits_equal(train(options, optim::adam({})).parameters, expected)) << piece_bytes;
       end();

@@ -75,7 +75,7 @@ std::vector<Ask> asks_of_a_strategy() {
        [](R& r) { r.strategy.served.placement.partitioner = ps::Partitioner::max_part(4 << 20); }},
       {"--host-sums off", [](R& r) { r.strategy.served.host_sums = false; }},
       {"stop_if_not_finite off", [](R& r) { r.strategy.served.stop_if_not_finite = false; }},
-      {"piece_bytes 64", [](R& r) { r.strategy.served.piece_bytes = 64; }},
+      {"--piece-mib 2", [](R& r) { r.strategy.piece_bytes = 2 << 20; }},
       {"--mesh stage=2", [](R& r) { r.strategy.mesh = "data=2,stage=2"; }},
       {"--mesh tensor=2", [](R& r) { r.strategy.mesh = "tensor=2"; }},
       {"--mesh shard=2", [](R& r) { r.strategy.mesh = "shard=2"; }},

@@ -77,12 +77,12 @@ int64_t wrong(const std::byte* at, const Slots& layout, int step, int hosts,
 
 /// One host, of one replica, with the whole layout as its slice.
 struct Host {
-  Host(const Group& group, const Slots& layout, bool late = false)
+  Host(const Group& group, const Slots& layout, const HostSums::Options& options = {})
       : layout(layout),
         host(group.rank()),
         hosts(group.size()),
         sums({.host = host, .num_hosts = hosts, .rails = {group}}, layout,
-             layout.cut(std::vector<double>{1.0}), late) {}
+             layout.cut(std::vector<double>{1.0}), options) {}
 
   void put(int step, int parameter) {
     for (const HostSums::Part& part : sums.parts_of(parameter)) {
@@ -107,13 +107,19 @@ TEST(HostSums, AreThoseOfOneSumWhateverBecomesWholeWhen) {
     std::string engine;
     int hosts;
     bool debug;  // who compares calls finds them equal
+    int64_t piece_bytes = 0;
   };
   // Engine shm cannot be lent: there this thread moves what is under way.
-  for (const auto& [engine, hosts, debug] : std::vector<Case>{
-           {"tcp", 2, true}, {"shm", 2, true}, {"shm", 2, false}, {"tcp", 3, false}}) {
+  for (const auto& [engine, hosts, debug, piece_bytes] :
+       std::vector<Case>{{"tcp", 2, true},
+                         {"shm", 2, true},
+                         {"shm", 2, false},
+                         {"tcp", 3, false},
+                         {"tcp", 2, false, 100'000},
+                         {"tcp", 2, false, 3 << 20}}) {
     set_debug_mode(debug);
     run_all_members(make_engines(engine, hosts), [&](const Group& group) {
-      Host here(group, layout);
+      Host here(group, layout, {.piece_bytes = piece_bytes});
       std::minstd_rand random(static_cast<unsigned>(7 + group.rank()));
       std::vector<int> order(static_cast<size_t>(count));
       std::iota(order.begin(), order.end(), 0);
@@ -214,7 +220,7 @@ TEST(HostSums, MayBeBehindTheStepAfterSomeSteps) {
   LateStart start;
   run_all_members(make_tcp_members(2), [&](Group group) {
     start.watch(group);
-    Host here(group, layout, true);
+    Host here(group, layout, {.late = true});
     bool rests = false;
     for (int step = 0; step < 25; ++step) {
       begin_late(here, start, step, count);
@@ -256,7 +262,7 @@ TEST(HostSums, AFaultBehindTheStepIsNamedToWhoWaits) {
     LateStart start;
     const auto words = test::errors_of(make_tcp_members(2), [&](Group group) {
       start.watch(group);
-      Host here(group, layout, true);
+      Host here(group, layout, {.late = true});
       const std::shared_ptr<void> at_end(nullptr, [&](void*) { over = over || here.host == 0; });
       for (int step = 0; step < 5; ++step) {
         begin_late(here, start, step, count);
@@ -311,7 +317,7 @@ TEST_P(UnequalHosts, AddTheSlicesThatEachHas) {
   run_all_members(members, [&](const Group& group) {
     const HostView view = host_view(group);
     const std::vector<double> slices(static_cast<size_t>(view.num_slices), 1.0);
-    HostSums sums(view, layout, layout.cut(slices));
+    HostSums sums(view, layout, layout.cut(slices), {});
     for (int step = 0; step < 6; ++step) {
       sums.begin_step((step + view.host) % 2 == 0);
       for (int parameter = 7; parameter >= 0; --parameter)

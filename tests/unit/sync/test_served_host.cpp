@@ -110,10 +110,13 @@ class ServedHost : public testing::Test {
     for (int i = 0; i < world.local; ++i)
       worker.replicas.push_back(
           {{"a", first_values(0).requires_grad_()}, {"b", first_values(1).requires_grad_()}});
-    worker.updater = make_served_updater(
-        world, optim::sgd({.learning_rate = 1}), worker.replicas,
-        {.worker = number, .num_workers = 3, .num_servers = 1, .view_service = job_.where()},
-        options);
+    worker.updater = make_served_updater(world, optim::sgd({.learning_rate = 1}), worker.replicas,
+                                         {.worker = number,
+                                          .num_workers = 3,
+                                          .num_servers = 1,
+                                          .view_service = job_.where(),
+                                          .piece_bytes = kPieceBytes},
+                                         options);
     std::vector<std::thread> threads;
     std::mutex mutex;
     for (int local = 0; local < world.local; ++local)
@@ -162,7 +165,7 @@ TEST_P(ServedHostOf, HasTheBitsOfOneLoopForAThirdOfThePushes) {
   const int local = GetParam();
   constexpr int64_t kSteps = 6;
   const auto expected = in_turn(3 * local, kSteps);
-  const auto workers = train(local, kSteps, {.piece_bytes = kPieceBytes});
+  const auto workers = train(local, kSteps, {});
   int64_t pushes = 0;
   for (const Worker& worker : workers) {
     ASSERT_EQ(worker.error, "");
@@ -180,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Replicas, ServedHostOf, testing::Values(1, 2),
                          [](const auto& info) { return std::to_string(info.param) + "_each"; });
 
 TEST_F(ServedHost, WithoutHostSumsEveryWorkerPushesAll) {
-  const auto workers = train(1, 2, {.host_sums = false, .piece_bytes = kPieceBytes});
+  const auto workers = train(1, 2, {.host_sums = false});
   for (const Worker& worker : workers) {
     EXPECT_EQ(worker.error, "");
     EXPECT_EQ(worker.pushes, 2 * 10);
@@ -191,11 +194,10 @@ class ServedHostBlames : public ServedHost, public testing::WithParamInterface<i
 
 // Not whoever carries the piece.
 TEST_P(ServedHostBlames, WhoseGradientIsNotFinite) {
-  const auto workers =
-      train(1, 5, {.piece_bytes = kPieceBytes}, [](int rank, int64_t step, at::Tensor& factor) {
-        if (rank == GetParam() && step == 2)
-          factor[kElements - 1] = std::numeric_limits<float>::quiet_NaN();
-      });
+  const auto workers = train(1, 5, {}, [](int rank, int64_t step, at::Tensor& factor) {
+    if (rank == GetParam() && step == 2)
+      factor[kElements - 1] = std::numeric_limits<float>::quiet_NaN();
+  });
   for (const Worker& worker : workers)
     EXPECT_THAT(worker.error,
                 HasSubstr(fmt::format("\"b\" is not finite (worker {})", GetParam())));

@@ -48,10 +48,14 @@ class ServedLate : public testing::Test {
         weights_(weights(local)),
         first_(weights_[0][0].second),
         second_(weights_[0][1].second),
-        updater_(make_served_updater(
-            world(limit, local), optim::sgd({.learning_rate = 1}), weights_,
-            {.worker = 0, .num_workers = 2, .num_servers = 1, .view_service = job_.where()},
-            {.piece_bytes = kWidth * kWidth * 4})),
+        updater_(make_served_updater(world(limit, local), optim::sgd({.learning_rate = 1}),
+                                     weights_,
+                                     {.worker = 0,
+                                      .num_workers = 2,
+                                      .num_servers = 1,
+                                      .view_service = job_.where(),
+                                      .piece_bytes = kWidth * kWidth * 4},
+                                     {})),
         other_(std::make_unique<ps::Client>(job_.options(1), job_.credentials(),
                                             updater_->parts().client->spec(), nullptr)) {}
   ~ServedLate() override { unsetenv(kTokenVariable); }

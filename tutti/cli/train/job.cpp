@@ -107,6 +107,10 @@ void add_reduction_flags(Command& command, JobFlags& flags) {
   command.add("--engine", "NAME", &flags.engine, one_of("engine", {"nccl", "hier"}),
               "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
               "them what their processes use");
+  command.add("--piece-mib", "MIB", &flags.piece_mib, number_between(0, 1024),
+              "multi_worker, parameter_server: gradients go between hosts and to servers in pieces "
+              "of so many MiB (default, 0: 1 for two hosts, 2 to four, 3 to eight; `tutti plan "
+              "choose` predicts the best)");
   command.add("--compression", "KIND", &flags.compression, compression_word(),
               "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
               "powersgd:RANK (docs/guide/reductions.md)");
@@ -295,6 +299,7 @@ StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit) {
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
   options.served = served_options(flags.served);
+  options.piece_bytes = static_cast<int64_t>(flags.piece_mib * (1 << 20));
   const optim::Recipe optimizer = recipe_from(flags.optimizer);
   const RecipeFacts recipe{.more_than_a_rule = optimizer.more_than_a_rule(),
                            .clips_or_groups = optimizer.clips_or_groups()};

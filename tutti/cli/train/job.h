@@ -32,6 +32,7 @@ struct JobFlags {
   std::string mesh;                      ///< "data=2,stage=2"; "": each replica is a rank
   std::string shard;                     ///< "state", "gradients", "parameters"
   std::optional<int64_t> tensor_blocks;  ///< that a layer is cut into
+  double piece_mib = 0;                  ///< that go between hosts and to servers; 0: as fits
   std::string shares;                    ///< "2,1", "by-speed", "file:PATH"; "": equal
   std::string sum_order = "any";         ///< or fixed
   std::string engine = "nccl";           ///< or hier

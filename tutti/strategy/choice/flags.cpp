@@ -26,6 +26,13 @@ Millis seconds_of(std::string_view flag, std::string_view text) {
   return Millis(1000 * std::min(number_of<int64_t>(flag, text, 1), kBeyond));
 }
 
+// More than any check allows are still a number of bytes.
+int64_t bytes_of_mib(std::string_view flag, std::string_view text) {
+  constexpr double kBeyond = 1 << 20;
+  const double mib = std::min(number_of<double>(flag, text, 0.0), kBeyond);
+  return static_cast<int64_t>(mib * (1 << 20));
+}
+
 bool on_or_off(std::string_view flag, std::string_view text) {
   if (text != "on" && text != "off")
     throw UsageError(fmt::format("{} {}: expected on or off", flag, text));
@@ -63,6 +70,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--mesh") options.mesh = value;
   if (flag == "--shard") options.shard = value;
   if (flag == "--tensor-blocks") options.tensor_blocks = number_of<int>(flag, value, 1);
+  if (flag == "--piece-mib") options.piece_bytes = bytes_of_mib(flag, value);
   if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
   if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
   if (flag == "--host-sums") options.served.host_sums = on_or_off(flag, value);
@@ -92,13 +100,13 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
 }
 
 constexpr std::string_view kFlags[] = {
-    "--strategy",  "--replicas",     "--reduction-shape",   "--threads",
-    "--device",    "--plugin",       "--memory-limit",      "--time-limit",
-    "--seed",      "--shares",       "--reduction",         "--sum-order",
-    "--engine",    "--compression",  "--compression-start", "--algorithm-table",
-    "--staleness", "--drop-slowest", "--on-lost-worker",    "--delay-compensation",
-    "--placement", "--partition",    "--host-sums",         "--mesh",
-    "--shard",     "--tensor-blocks"};
+    "--strategy",  "--replicas",      "--reduction-shape",   "--threads",
+    "--device",    "--plugin",        "--memory-limit",      "--time-limit",
+    "--seed",      "--shares",        "--reduction",         "--sum-order",
+    "--engine",    "--compression",   "--compression-start", "--algorithm-table",
+    "--staleness", "--drop-slowest",  "--on-lost-worker",    "--delay-compensation",
+    "--placement", "--partition",     "--host-sums",         "--mesh",
+    "--shard",     "--tensor-blocks", "--piece-mib"};
 
 // Words that are near a flag of ours, and others.
 constexpr std::string_view kOtherWords[] = {"--shared"};

@@ -19,6 +19,7 @@ const std::vector<std::string> kKinds = {"one_device",      "mirrored",         
                                          "central_storage", "parameter_server", "tpu"};
 constexpr int kMostInTurn = 4096;
 constexpr double kMostGivenShare = 1e9;
+constexpr int64_t kLeastPiece = 64, kMostPiece = 1 << 30;  // bytes
 
 void check_served(const ServedOptions& served, int num_workers) {
   if (served.drop_slowest < 0 || served.drop_slowest >= num_workers)
@@ -107,6 +108,10 @@ void check_options(const StrategyOptions& options, int num_workers) {
           "a share is {}; expected a number above 0: a replica that is to get nothing is better "
           "left out (fewer replicas)",
           share));
+  if (options.piece_bytes != 0 &&
+      (options.piece_bytes < kLeastPiece || options.piece_bytes > kMostPiece))
+    throw UsageError(fmt::format("--piece-mib: pieces of {} bytes; expected {} to {}, of MiB",
+                                 options.piece_bytes, kLeastPiece, kMostPiece));
   if (options.by_speed) check_by_speed(*options.by_speed);
   check_mesh(options);
   if (options.engine != "nccl" && options.engine != "hier")

@@ -74,6 +74,10 @@ struct StrategyOptions {
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
   ServedOptions served{};                   ///< parameter_server: staleness, placement
+  /// multi_worker, parameter_server: gradients go between hosts and to servers in pieces of so many
+  /// bytes, >= 64. 0: as many MiB as a sum has rounds each way (comm/group/host_view.h), and as the
+  /// launcher has it for servers. No bit depends on it.
+  int64_t piece_bytes = 0;
   /// How replicas are dealt out, as mesh::Mesh reads it: "data=2,stage=2,tensor=2". Ranks that
   /// differ in stage or tensor compute one replica of the model together. "": each is a replica.
   std::string mesh;

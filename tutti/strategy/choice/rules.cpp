@@ -48,6 +48,9 @@ constexpr std::string_view kOfFusedStep =
     "it is measured where the fused step adds gradients: on CPUs, by one of tutti's optimizers "
     "(optim::sgd() and so on), without parameter servers, --reduction, --compression, --shard, and "
     "stages or pieces of layers (--mesh)";
+constexpr std::string_view kInPieces =
+    "it is of sums that the fused step sends between hosts in pieces, and of parameter servers; "
+    "with {other} there are none";
 constexpr std::string_view kNeverStale = "gradients of synchronous steps ({other}) are never stale";
 constexpr std::string_view kOfOneDevice =
     "it is of parameters that one device updates by itself: with sgd, adam or adamw, no reduction, "
@@ -212,6 +215,12 @@ constexpr Rule kRules[] = {
     {kMeasured, never, kSlices, kOfFusedStep, "leave one of them out"},
     {kMeasured, never, kPartsOfRanks, kOfFusedStep, "leave one of them out"},
     {kMeasured, never, kGpus, kOfFusedStep, "leave one of them out"},
+    {kPieceSize, never, kTorchOptimizer, kInPieces, "leave it out"},
+    {kPieceSize, never, kReduction, kInPieces, "leave it out"},
+    {kPieceSize, never, kCompression, kInPieces, "leave it out"},
+    {kPieceSize, never, kSlices, kInPieces, "leave it out"},
+    {kPieceSize, never, kPartsOfRanks, kInPieces, "leave it out"},
+    {kPieceSize, never, kGpus, kInPieces, "leave it out"},
     {kLargeBatch, never, kWarmUp, "it has a warm_up of its own, in epochs, beside {other}",
      kOneOfThem},
     {kLargeBatch, never, kOnPlateau, "it sets the learning rate, as does {other}", kOneOfThem},
@@ -286,7 +295,9 @@ constexpr Rule kRules[] = {
     {kPlacement, needed, kServers, kOfServers},
     {kPartition, needed, kServers, kOfServers},
     {kStopIfNotFinite, needed, kServers, kOfServers},
-    {kPieceBytes, needed, kServers, kOfServers},
+    {kPieceSize, needed, kServersOrMultiWorker,
+     "it is of what goes between hosts and to servers (--strategy multi_worker or "
+     "parameter_server)"},
     {kHostSums, needed, kServersInStep,
      "it is of parameter servers whose workers are in step, none of which may be left out or lost "
      "(--strategy parameter_server --staleness 0)"},

@@ -31,7 +31,7 @@ void add(AgreedLines& lines, const ps::PlacementOptions& placement) {
 
 void add(AgreedLines& lines, const ServedOptions& served) {
   const auto& [staleness, drop_slowest, on_lost_worker, scale_by_staleness, delay_compensation,
-               stop_if_not_finite, host_sums, placement, piece_bytes] = served;
+               stop_if_not_finite, host_sums, placement] = served;
   lines.add("staleness", staleness.text());
   lines.add("drop_slowest", drop_slowest);
   lines.add("on_lost_worker", ps::name_of(on_lost_worker));
@@ -40,7 +40,6 @@ void add(AgreedLines& lines, const ServedOptions& served) {
   lines.add("stop_if_not_finite", stop_if_not_finite);
   lines.add("host_sums", host_sums);
   add(lines, placement);
-  lines.add("piece_bytes", piece_bytes);
 }
 
 void add(AgreedLines& lines, const BySpeed& by) {
@@ -62,8 +61,8 @@ std::string strategy_words(const StrategyOptions& options, int replicas) {
   // the engine that goes by it; shape, where it is chosen, with one_device alone.
   const auto& [kind, number, reduction_shape, threads, time_limit, device, plugin, memory_limit_mib,
                deterministic, step_graph, pin, seed, reduction, sum_order, engine, make_reduction,
-               compression, table, served, mesh, shard, shard_bucket_bytes, tensor_blocks, shares,
-               by_speed, shares_file, alone, typed] = options;
+               compression, table, served, piece_bytes, mesh, shard, shard_bucket_bytes,
+               tensor_blocks, shares, by_speed, shares_file, alone, typed] = options;
   AgreedLines lines;
   lines.add("strategy", kind);
   lines.add("replicas", replicas);
@@ -85,6 +84,7 @@ std::string strategy_words(const StrategyOptions& options, int replicas) {
     lines.add("shares of a file", shares_of_file(options, replicas).to_json(replicas));
   else
     lines.add("shares", shares.empty() ? "equal" : fmt::format("{}", fmt::join(shares, ", ")));
+  lines.add("piece_bytes", piece_bytes);
   if (options.uses_servers()) add(lines, served);
   return lines.text();
 }

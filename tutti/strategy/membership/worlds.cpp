@@ -262,6 +262,7 @@ World make_world(StrategyOptions& options) {
                 : options.is_compiled()          ? plugin_world(options)
                                         : mirrored_world(options, elsewhere ? devices.size() : 0);
   world.time_limit = options.time_limit;
+  world.piece_bytes = options.piece_bytes;
   world.asked = strategy_words(options, options.replicas);
   const Membership members(world);
   require_same_options(members, world.asked, options, devices);

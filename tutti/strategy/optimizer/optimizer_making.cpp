@@ -105,9 +105,11 @@ void Optimizer::State::update_by(const optim::Recipe& recipe, const Choice& choi
   const StrategyOptions& options = strategy.options();
   const auto specs = tables_of(layers().at(0));
   const UpdaterFactory on_cpu = [&](std::vector<NamedTensors> replicas) {
-    if (choice.updater == UpdaterKind::served)
-      return make_served_updater(world, recipe, std::move(replicas), detail::served_place(),
-                                 options.served, specs);
+    if (choice.updater == UpdaterKind::served) {
+      ServedPlace place = detail::served_place();
+      if (options.piece_bytes != 0) place.piece_bytes = options.piece_bytes;
+      return make_served_updater(world, recipe, std::move(replicas), place, options.served, specs);
+    }
     const WholeModel* const whole = modules.whole();
     if (whole == nullptr)
       return updater_of(choice.updater, strategy, world, recipe, std::move(replicas), replicated);

@@ -47,8 +47,8 @@ ps::Spec served_spec(const World& world, const optim::Rule& rule, const Slots& l
   placement.num_servers = place.num_servers;
   if (placement.weights.empty() && placement.how == ps::PlacementOptions::How::greedy)
     placement.weights = place.server_weights;
-  spec.pieces = ps::pieces_of(spec.variables, ps::place(spec.variables, placement),
-                              options.piece_bytes != 0 ? options.piece_bytes : place.piece_bytes);
+  spec.pieces =
+      ps::pieces_of(spec.variables, ps::place(spec.variables, placement), place.piece_bytes);
   spec.num_partitions = place.num_servers;
   spec.staleness = options.staleness;
   spec.num_workers = place.num_workers;

@@ -117,8 +117,9 @@ bool SharedUpdater::can_be_late() const {
   if (!several_hosts() || plan_.needs_sums() || plan_.measures()) return false;
   if (!world_.job_ranks.empty()) return false;  // of a mesh: its parts complete nothing
   const HostView& view = lanes_[0].view;
+  const int64_t piece = world_.piece_bytes != 0 ? world_.piece_bytes : piece_bytes(view.num_hosts);
   return world_.on_thread_of(0).size() == 1 && view.rails[0].engine().can_be_lent() &&
-         layout_.trained_bytes() / view.num_slices > piece_bytes(view.num_hosts);
+         layout_.trained_bytes() / view.num_slices > piece;
 }
 
 void SharedUpdater::update_by_pieces(Lane& lane) {

@@ -23,21 +23,24 @@ const CallSite kSite = CallSite::current();
 }  // namespace
 
 HostSums::HostSums(HostView view, const Slots& layout,
-                   const std::vector<std::vector<Stretch>>& slices, bool late)
+                   const std::vector<std::vector<Stretch>>& slices, const Options& options)
     : view_(std::move(view)),
       rails_(view_.rails.size()),
       parts_(layout.slots.size()),
       begin_of_(layout.slots.size()),
       dtype_of_(layout.slots.size()),
-      late_(late) {
+      late_(options.late) {
+  const int64_t most_bytes =
+      options.piece_bytes != 0 ? options.piece_bytes : piece_bytes(view_.num_hosts);
   for (size_t rail = 0; rail < rails_.size(); ++rail)
-    cut(layout, static_cast<int>(rail), slices[static_cast<size_t>(view_.first_slice) + rail]);
+    cut(layout, static_cast<int>(rail), slices[static_cast<size_t>(view_.first_slice) + rail],
+        most_bytes);
   sums_ = Array::zeros(DType::uint8, {end_});
 }
 
 // Pieces begin where stretches do, or at a block of one; their bytes lie as the layout has them.
-void HostSums::cut(const Slots& layout, int rail, const std::vector<Stretch>& slice) {
-  const int64_t most_bytes = piece_bytes(view_.num_hosts);
+void HostSums::cut(const Slots& layout, int rail, const std::vector<Stretch>& slice,
+                   int64_t most_bytes) {
   std::vector<int>& order = rails_[static_cast<size_t>(rail)].order;
   for (const Stretch& stretch : slice) {
     const auto parameter = static_cast<size_t>(stretch.parameter);

@@ -188,7 +188,9 @@ void SharedUpdater::assign_pieces(Lane& lane) {
     shares.assign(view.inside.size(), 1.0);
   }
   const auto stretches = layout_.cut(shares);
-  if (several_hosts()) lane.sums.emplace(view, layout_, stretches, can_be_late());
+  if (several_hosts())
+    lane.sums.emplace(view, layout_, stretches,
+                      HostSums::Options{.late = can_be_late(), .piece_bytes = world_.piece_bytes});
   lane.owned.assign(layout_.slots.size(), {});
   lane.stretches.clear();
   for (int slice = first; slice < last; ++slice)

@@ -60,6 +60,9 @@ inline constexpr Feature kMultiWorker{
 inline constexpr Feature kCentralStorage{
     "`central_storage`", [](const Asked& a) { return a.strategy.kind == "central_storage"; }};
 inline constexpr Feature kServers{"`parameter_server`", served};
+inline constexpr Feature kServersOrMultiWorker{
+    "`multi_worker` or `parameter_server`",
+    [](const Asked& a) { return served(a) || a.strategy.kind == "multi_worker"; }};
 inline constexpr Feature kTpu{"`tpu`", [](const Asked& a) { return a.strategy.is_compiled(); }};
 inline constexpr Feature kIndependent{"`independent` (of measurements)", [](const Asked& a) {
                                         return a.strategy.kind == "independent";
@@ -160,7 +163,7 @@ inline constexpr Feature kDelayCompensation{
 inline constexpr Feature kHostSums{"--host-sums", is_set_of_servers<&Served::host_sums>};
 inline constexpr Feature kStopIfNotFinite{"stop_if_not_finite",
                                           is_set_of_servers<&Served::stop_if_not_finite>};
-inline constexpr Feature kPieceBytes{"piece_bytes", is_set_of_servers<&Served::piece_bytes>};
+inline constexpr Feature kPieceSize{"--piece-mib", is_set<&Options::piece_bytes>};
 inline constexpr Feature kStaleness{
     "--staleness", [](const Asked& a) { return !a.strategy.served.staleness.synchronous(); }};
 inline constexpr Feature kBoundedStaleness{

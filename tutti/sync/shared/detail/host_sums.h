@@ -41,10 +41,15 @@ class HostSums {
     int piece = 0;
   };
 
-  /// `slices`: Slots::cut() into view.num_slices parts. `late`: the same on all hosts; pieces may
-  /// be left behind finish().
+  /// The same on all hosts.
+  struct Options {
+    bool late = false;        ///< pieces may be left behind finish()
+    int64_t piece_bytes = 0;  ///< 0: tutti::piece_bytes()
+  };
+
+  /// `slices`: Slots::cut() into view.num_slices parts.
   HostSums(HostView view, const Slots& layout, const std::vector<std::vector<Stretch>>& slices,
-           bool late = false);
+           const Options& options);
 
   ~HostSums() { stop(); }
   HostSums(const HostSums&) = delete;
@@ -124,7 +129,7 @@ class HostSums {
     std::deque<Work> under_way;       // by this thread
   };
 
-  void cut(const Slots& layout, int rail, const std::vector<Stretch>& slice);
+  void cut(const Slots& layout, int rail, const std::vector<Stretch>& slice, int64_t most_bytes);
   void say(std::span<const uint8_t> used, double learning_rate, Rail& rail) const;
   void agree_on_order(size_t rail, Millis limit);
   std::vector<int> plan(const Rail& rail) const;
