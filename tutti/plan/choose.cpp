@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -36,28 +37,54 @@ void check(const Search& search) {
     throw UsageError(fmt::format("time: {} s; expected more than 0", search.within));
 }
 
-bool has_engine(const Job& kind) { return kind.exchange == Exchange::all_reduce && !kind.overlap; }
+bool has_engine(const Job& kind) {
+  return kind.exchange == Exchange::all_reduce && !kind.overlap && !kind.updates_each;
+}
 
-/// Whether an engine before `place` is the same for this job.
-bool is_told_before(const Search& search, Job job, size_t place) {
-  const EngineKind taken = engine_of(job);
-  return std::any_of(search.engines.begin(), search.engines.begin() + std::ptrdiff_t(place),
-                     [&](EngineKind before) {
-                       job.engine = before;
-                       return engine_of(job) == taken;
-                     });
+/// Whether it goes in pieces, so that their size is another job.
+bool has_pieces(const Job& job) {
+  if (job.exchange == Exchange::parameter_server) return true;
+  const bool flat = job.engine == EngineKind::tcp && job.replicas_per_host > 1;
+  return !job.overlap && !job.updates_each && job.hosts > 1 && !flat;
+}
+
+/// With what it leaves to strategies said.
+Job said_in_full(Job job) {
+  job.engine = engine_of(job);
+  job.piece_bytes = has_pieces(job) ? piece_bytes_of(job) : 0;
+  return job;
+}
+
+/// The kind of number `kind` with the hosts, replicas and batch of another job.
+Job job_like(const Search& search, Job other, size_t kind, size_t engine) {
+  Job job = search.kinds[kind];
+  job.link = search.link;
+  if (has_engine(job)) job.engine = search.engines[engine];
+  job.hosts = other.hosts;
+  job.replicas_per_host = other.replicas_per_host;
+  job.batch = other.batch;
+  return job;
+}
+
+/// Whether an engine or a kind before is the same job.
+bool is_told_before(const Search& search, const Job& job, size_t kind, size_t engine) {
+  const Job asked = said_in_full(job);
+  for (size_t k = 0; k <= kind; ++k) {
+    const size_t engines = has_engine(search.kinds[k]) ? search.engines.size() : 1;
+    for (size_t e = 0; e < (k == kind ? engine : engines); ++e)
+      if (said_in_full(job_like(search, job, k, e)) == asked) return true;
+  }
+  return false;
 }
 
 /// A kind with one of the engines: replicas, batches, hosts.
-void add_jobs(const Search& search, Job job, size_t engine, std::vector<Job>& jobs) {
-  if (has_engine(job)) job.engine = search.engines[engine];
+void add_jobs(const Search& search, size_t kind, size_t engine, std::vector<Job>& jobs) {
   for (int replicas : search.replicas_per_host)
     for (int64_t batch : search.batches)
       for (int hosts : search.hosts) {
-        job.hosts = hosts;
-        job.replicas_per_host = replicas;
-        job.batch = batch;
-        if (!has_engine(job) || !is_told_before(search, job, engine)) jobs.push_back(job);
+        const Job job = job_like(
+            search, {.hosts = hosts, .replicas_per_host = replicas, .batch = batch}, kind, engine);
+        if (!is_told_before(search, job, kind, engine)) jobs.push_back(job);
       }
 }
 
@@ -99,8 +126,14 @@ bool has_several_engines(const Job& job) {
 std::string way_of(const Job& job) {
   if (job.overlap && job.hosts > 1)
     return fmt::format("buckets of {:.3g} MiB", static_cast<double>(job.bucket_bytes) / (1 << 20));
-  if (!has_several_engines(job)) return "";
-  return job.engine == EngineKind::tcp ? "engine tcp (a loop of your own)" : "engine hier";
+  if (job.updates_each) return "reduction all_reduce";
+  std::string way;
+  if (has_several_engines(job))
+    way = job.engine == EngineKind::tcp ? "engine tcp (a loop of your own)" : "engine hier";
+  if (has_pieces(job) && job.piece_bytes != 0)
+    way += fmt::format("{}pieces of {:.3g} MiB", way.empty() ? "" : ", ",
+                       static_cast<double>(job.piece_bytes) / (1 << 20));
+  return way;
 }
 
 std::string words_of(const Job& job) {
@@ -138,16 +171,21 @@ std::string of_more_hosts(const Machine& machine, const Search& search, const Ca
                      duration(other.seconds), other.host_seconds / best.host_seconds);
 }
 
-/// The same job but for engine and bucket, the best of those; "" where there is none.
+/// The same job but for engine, bucket, pieces and reduction, the best of those that take another
+/// time; "" where there is none.
 std::string by_another_way(const std::vector<Candidate>& candidates, const Search& search,
-                           const Job& chosen) {
+                           const Candidate& best) {
+  constexpr double kAlike = 1e-3;
+  const Job& chosen = best.prediction.job;
   std::vector<Candidate> others;
   std::ranges::copy_if(candidates, std::back_inserter(others), [&](const Candidate& one) {
     Job job = one.prediction.job;
-    const bool other_way = job.engine != chosen.engine || job.bucket_bytes != chosen.bucket_bytes;
+    const bool other_time = std::abs(one.seconds - best.seconds) > kAlike * best.seconds;
     job.engine = chosen.engine;
     job.bucket_bytes = chosen.bucket_bytes;
-    return other_way && job == chosen;
+    job.piece_bytes = chosen.piece_bytes;
+    job.updates_each = chosen.updates_each;
+    return other_time && job == chosen;
   });
   if (others.empty()) return "";
   const Candidate& other = best_of(others, search.objective);
@@ -164,7 +202,7 @@ std::string why(const Machine& machine, const Search& search,
       words_of(step.job), search.objective == Objective::time ? "the fastest" : "the cheapest",
       choice.tried, duration(choice.best.seconds),
       fmt::format("{:.4g}", choice.best.host_seconds / 3600), duration(step.step), step.bound_by,
-      100 * step.efficiency, by_another_way(candidates, search, step.job),
+      100 * step.efficiency, by_another_way(candidates, search, choice.best),
       of_more_hosts(machine, search, choice.best));
 }
 
@@ -232,9 +270,8 @@ double samples_needed(const Search& search, double batch) {
 std::vector<Job> jobs_of(const Search& search) {
   check(search);
   std::vector<Job> jobs;
-  for (Job kind : search.kinds) {
-    kind.link = search.link;
-    const size_t engines = has_engine(kind) ? search.engines.size() : 1;
+  for (size_t kind = 0; kind < search.kinds.size(); ++kind) {
+    const size_t engines = has_engine(search.kinds[kind]) ? search.engines.size() : 1;
     for (size_t engine = 0; engine < engines; ++engine) add_jobs(search, kind, engine, jobs);
   }
   return jobs;

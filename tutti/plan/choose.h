@@ -24,9 +24,11 @@ struct Search {
   std::vector<int> hosts{1};
   std::vector<int> replicas_per_host{1};
   std::vector<int64_t> batches{32};  ///< of a replica
-  /// Exchange, servers, staleness, overlap and bucket_bytes; the rest is taken from elsewhere.
+  /// Exchange, servers, staleness, overlap, bucket_bytes, piece_bytes and updates_each; the rest is
+  /// taken from elsewhere. A job that amounts to one before it is left out: on one host pieces are
+  /// none, and the size that strategies take is told once.
   std::vector<Job> kinds{Job{}};
-  /// Of an all_reduce without overlap. One that amounts to another before it is left out: with one
+  /// Of a fused step without overlap. One that amounts to another before it is left out: with one
   /// rank a host hier is tcp, on one host all are shm.
   std::vector<EngineKind> engines{EngineKind::fitting};
   Link link{};

@@ -14,6 +14,7 @@
 #include "tutti/base/reduction_shape.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/ps/spec/placement.h"
+#include "tutti/sync/replicated_options.h"
 
 namespace tutti::plan {
 namespace {
@@ -21,6 +22,9 @@ namespace {
 constexpr int kMostSimulated = 32;  // ranks
 constexpr double kOfNormal80 =
     1.2816;  // 80 % of a normal distribution are within so many of its sd
+
+/// One group of all replicas: a loop of one's own.
+bool is_flat(const Job& job) { return job.engine == EngineKind::tcp && job.replicas_per_host > 1; }
 
 void require_at_least_one(const char* what, int value) {
   if (value < 1) throw UsageError(fmt::format("{}: {}; expected 1 or more", what, value));
@@ -34,6 +38,13 @@ void check(const Machine& machine, const Job& job) {
     throw UsageError(fmt::format("staleness: {}; expected 0 or more, or any", job.staleness));
   if (job.bucket_bytes < 1)
     throw UsageError(fmt::format("bucket: {} bytes; expected 1 or more", job.bucket_bytes));
+  if (job.piece_bytes < 0)
+    throw UsageError(fmt::format("piece: {} bytes; expected 0 or more", job.piece_bytes));
+  if (job.updates_each && (job.overlap || is_flat(job) || job.exchange != Exchange::all_reduce))
+    throw UsageError(
+        "reduction all_reduce is of strategies' sums on CPUs; not of NCCL's buckets, engine tcp of "
+        "a "
+        "loop of one's own, or servers");
   const int64_t largest = machine.largest_batch(job.replicas_per_host);
   if (job.batch < 1) throw UsageError(fmt::format("batch: {}; expected 1 or more", job.batch));
   if (job.batch > largest)
@@ -52,9 +63,6 @@ Link flow_of(const Machine& machine, const Link& link, int flows) {
           .latency = link.latency + machine.tcp.latency};
 }
 
-/// One group of all replicas: a loop of one's own.
-bool is_flat(const Job& job) { return job.engine == EngineKind::tcp && job.replicas_per_host > 1; }
-
 /// One all-reduce of gradients. The owners of the same slice add, one a host: all at once, on one
 /// link. Or all ranks add in one group, of which those of a host share its link.
 double sums_seconds(const Machine& machine, const Job& job, double bytes) {
@@ -72,16 +80,17 @@ double words_seconds(const Machine& machine, const Job& job) {
   return is_flat(job) ? 0 : sums_seconds(machine, job, kSmall);
 }
 
-/// How many parts of the sums go while backward makes the rest; 0: all go after it. NCCL's buckets,
-/// or the pieces of each slice; a loop of one's own has none.
+/// How many parts of the sums go while backward makes the rest; 0: all go after it. Buckets, or the
+/// pieces of each slice; a loop of one's own has none.
 int parts_that_hide(const Machine& machine, const Job& job) {
   if (job.hosts == 1 || is_flat(job)) return 0;
-  const double slice = static_cast<double>(machine.bytes) / job.replicas_per_host;
-  if (job.overlap)
-    return static_cast<int>(
-        std::ceil(static_cast<double>(machine.bytes) / static_cast<double>(job.bucket_bytes)));
-  const auto pieces =
-      static_cast<int>(std::ceil(slice / static_cast<double>(piece_bytes(job.hosts))));
+  const auto parts_of = [](double bytes, int64_t each) {
+    return static_cast<int>(std::ceil(bytes / static_cast<double>(each)));
+  };
+  const auto bytes = static_cast<double>(machine.bytes);
+  if (job.overlap) return parts_of(bytes, job.bucket_bytes);
+  if (job.updates_each) return parts_of(bytes, ReplicatedOptions().bucket_bytes);
+  const int pieces = parts_of(bytes / job.replicas_per_host, piece_bytes_of(job));
   return pieces < kLeastPieces ? 0 : pieces;
 }
 
@@ -107,7 +116,9 @@ double optimizer_seconds(const Machine& machine, double extra) {
 /// updates all parameters.
 double update_seconds(const Machine& machine, const Job& job) {
   const int replicas = job.replicas_per_host;
-  if (is_flat(job)) return optimizer_seconds(machine, 2) * replicas / speedup_of(machine, replicas);
+  if (is_flat(job) || job.updates_each)
+    return optimizer_seconds(machine, is_flat(job) ? 2 : replicas + 1) * replicas /
+           speedup_of(machine, replicas);
   const double extra = replicas - 1 + (job.hosts > 1 ? 2 : 0);
   return optimizer_seconds(machine, extra) / speedup_of(machine, replicas) +
          (replicas > 1 ? 2 * machine.shm.latency : 0);
@@ -142,9 +153,9 @@ double fullest_share(const Machine& machine, int servers) {
 
 /// That so many bytes go in, of `least` variables or more. Of more than a thousand each is as good
 /// as nothing of a step.
-int pieces_of(double bytes, int least) {
+int pieces_of(const Job& job, double bytes, int least) {
   constexpr double kMost = 1024;
-  const double pieces = std::ceil(bytes / ps::kPieceBytesOverHosts);
+  const double pieces = std::ceil(bytes / static_cast<double>(piece_bytes_of(job)));
   return static_cast<int>(std::min(kMost, std::max<double>(least, pieces)));
 }
 
@@ -172,11 +183,12 @@ void add_servers(const Machine& machine, Prediction& result) {
   const double passes = time.forward + time.backward;
   const double slower = passes > 0 ? compute / passes : 0;
   const double beside = std::max(0.0, inside) + (passes > 0 ? 0 : compute);
-  ServedStep step{.forward = time.forward * slower,
-                  .backward = time.backward * slower,
-                  .latency = 2 * flow.latency,
-                  .pieces = at_server ? pieces_of(bytes * share, 1) : pieces_of(bytes, job.servers),
-                  .stations = {port, 0, port}};
+  ServedStep step{
+      .forward = time.forward * slower,
+      .backward = time.backward * slower,
+      .latency = 2 * flow.latency,
+      .pieces = at_server ? pieces_of(job, bytes * share, 1) : pieces_of(job, bytes, job.servers),
+      .stations = {port, 0, port}};
   const double without_update = served_step(step);
   const double update = optimizer_seconds(machine, waits_for - 1) * share;
   step.stations[1] = update;
@@ -231,6 +243,12 @@ std::string bound_of(const Prediction& result) {
 std::string_view name_of(EngineKind engine) noexcept {
   constexpr std::string_view kNames[] = {"auto", "shm", "tcp", "hier", "nccl"};
   return kNames[static_cast<size_t>(engine)];
+}
+
+int64_t piece_bytes_of(const Job& job) noexcept {
+  if (job.piece_bytes != 0) return job.piece_bytes;
+  return job.exchange == Exchange::parameter_server ? ps::kPieceBytesOverHosts
+                                                    : piece_bytes(job.hosts);
 }
 
 EngineKind engine_of(const Job& job) {

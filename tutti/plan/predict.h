@@ -50,10 +50,20 @@ struct Job {
   EngineKind engine = EngineKind::fitting;  ///< of all_reduce over several hosts; else fitting
   bool overlap = false;             ///< of all_reduce: buckets go while backward goes on (NCCL)
   int64_t bucket_bytes = 25 << 20;  ///< of overlap
+  /// In which sums between hosts go, or pushes and pulls (StrategyOptions::piece_bytes), >= 0; 0:
+  /// as strategies have it.
+  int64_t piece_bytes = 0;
+  /// all_reduce: strategies' reduction all_reduce, of which every replica updates all parameters;
+  /// else the fused step. Not with overlap, nor with engine tcp.
+  bool updates_each = false;
   bool operator==(const Job&) const = default;
 
   int replicas() const { return hosts * replicas_per_host; }
 };
+
+/// In which a job's sums, pushes and pulls go, where they are cut: what it says, or what strategies
+/// take.
+int64_t piece_bytes_of(const Job& job) noexcept;
 
 /// The engine that a job asks for, or for fitting the one that fits; on one host always shm, as
 /// with JoinOptions. fitting for servers. Throws UsageError where it cannot be: shm over several

@@ -39,10 +39,10 @@ TEST(PlanModel, DrawsAndChooses) {
   ASSERT_THAT(plan({"choose", "mlp", "--machine", file, "--link", "100Mbit,20us", "--target-images",
                     "1e6", "--objective", "cost", "--strategy", "all", "--batch", "8..64", "--json",
                     folder / "c.json"}),
-              Exits(0, Out(HasSubstr("the cheapest of 56 jobs"))));
+              Exits(0, Out(HasSubstr("the cheapest of 204 jobs"))));
   const auto choice = json_in(folder / "c.json");
   EXPECT_EQ(choice["best"]["hosts"], 1);  // nothing is cheaper than to send nothing
-  EXPECT_EQ(choice["tried"], 56);
+  EXPECT_EQ(choice["tried"], 204);
 }
 
 TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
@@ -89,13 +89,18 @@ TEST(PlanModel, SearchesEnginesAndBuckets) {
   EXPECT_EQ(engines({"--engine", "all"}), "shm tcp shm hier tcp ");
   EXPECT_EQ(engines({"--engine", "tcp,hier"}), "shm tcp shm tcp hier ");
   const auto [chosen, choice] = asked({"choose"}, {"--engine", "all", "--target-images", "1e6"});
-  EXPECT_EQ(choice["tried"], 5);
+  EXPECT_EQ(choice["tried"], 13);
   EXPECT_EQ(choice["best"]["engine"], "shm");
   const auto [said, buckets] = asked({"choose"}, {"--overlap", "--target-images", "1e6"});
   EXPECT_EQ(buckets["tried"], 4 * 4);  // 1, 5, 25 and 100 MiB
   const auto [table, rows] = asked({}, {"--overlap", "--bucket-mib", "0.5,2"});
   EXPECT_THAT(table, AllOf(HasSubstr("nccl, 0.5 MiB"), HasSubstr("nccl, 2 MiB")));
   EXPECT_EQ(rows[0]["bucket_bytes"], 1 << 19);
+  const auto [sizes, pieces] =
+      asked({}, {"--piece-mib", "0.5,0", "--reduction", "fused,all_reduce"});
+  EXPECT_THAT(sizes,
+              AllOf(HasSubstr("all_reduce, tcp, 0.5 MiB"), HasSubstr("reduction all_reduce")));
+  EXPECT_EQ(pieces.size(), 2 * 2 + 2 + 2 * 2);  // on one host there are none
 }
 
 TEST(PlanModel, CountsWhereNothingWasMeasured) {

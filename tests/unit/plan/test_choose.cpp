@@ -133,6 +133,22 @@ TEST(Choose, FindsTheBestBucketAndSaysIt) {
   EXPECT_THAT(choice.why, HasSubstr("buckets of 1 MiB would take "));
 }
 
+TEST(Choose, FindsTheBestPieceAndLeavesOutWhatAmountsToAnother) {
+  Search search{.hosts = {1, 2}, .batches = {80}, .kinds = {{}}, .link = {1e9, 1e-4}};
+  for (int64_t kib : {4, 256, 1024, 64 * 1024}) search.kinds.push_back({.piece_bytes = kib << 10});
+  search.kinds.push_back({.updates_each = true});
+  // On one host there are no pieces, and those of 1 MiB are what strategies take for two.
+  EXPECT_EQ(jobs_of(search).size(), 2u + 3u + 2u);
+  search.hosts = {2};
+  const Choice choice = choose(some_machine(), search);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Candidate& one : candidates_of(some_machine(), search))
+    best = std::min(best, one.seconds);
+  EXPECT_DOUBLE_EQ(choice.best.seconds, best);
+  EXPECT_EQ(choice.best.prediction.job.piece_bytes, 256 << 10);
+  EXPECT_THAT(choice.why, HasSubstr("batch 80 a replica, pieces of 0.25 MiB: the fastest of 5"));
+}
+
 TEST(Choose, LeavesOutWhatDoesNotFit) {
   Machine machine = some_machine();
   machine.memory = 30'000'000;

@@ -13,6 +13,7 @@
 #include "tutti/comm/group/host_view.h"
 #include "tutti/plan/collective_time.h"
 #include "tutti/plan/predict.h"
+#include "tutti/ps/spec/placement.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/plan/some_machine.h"
@@ -127,6 +128,46 @@ TEST(Predict, OfOnePieceNothingIsHidden) {
   of_two.replicas_per_host = 2;
   const Prediction four = predict(machine, of_two);
   EXPECT_DOUBLE_EQ(four.exposed, four.exchange);
+}
+
+// Small ones cost a latency each, of large ones the last is exposed.
+TEST(Predict, PiecesHaveABestSizeBetweenTooSmallAndTooLarge) {
+  const Machine machine = some_machine();
+  Job job{.hosts = 2, .batch = 80, .link = {.bytes_per_second = 1e9, .latency = 1e-4}};
+  const double as_it_is = predict(machine, job).exposed;
+  job.piece_bytes = piece_bytes(2);
+  EXPECT_DOUBLE_EQ(predict(machine, job).exposed, as_it_is);
+  std::vector<double> exposed;
+  for (int64_t bytes : {4'000, 400'000, 3'999'999, 4'000'000}) {
+    job.piece_bytes = bytes;
+    exposed.push_back(predict(machine, job).exposed);
+  }
+  EXPECT_GT(exposed[0], exposed[1]);
+  EXPECT_LT(exposed[1], exposed[2]);
+  // Of one piece nothing is hidden.
+  EXPECT_DOUBLE_EQ(exposed[3], predict(machine, job).exchange);
+}
+
+TEST(Predict, ServersTakePiecesOfTheSizeThatIsAsked) {
+  const Machine machine = some_machine();
+  Job job{.hosts = 2, .batch = 80, .link = {1e8, 1e-4}, .exchange = Exchange::parameter_server};
+  const double as_it_is = predict(machine, job).step;
+  job.piece_bytes = ps::kPieceBytesOverHosts;
+  EXPECT_DOUBLE_EQ(predict(machine, job).step, as_it_is);
+  job.piece_bytes = 1 << 30;
+  EXPECT_GT(predict(machine, job).step, as_it_is);
+}
+
+// Its sums are the same; what differs is the update, of all parameters on each.
+TEST(Predict, ReductionAllReduceUpdatesOnEachReplica) {
+  const Machine machine = some_machine();
+  const Job fused{.hosts = 2, .replicas_per_host = 2, .batch = 80, .link = {1e9, 1e-5}};
+  Job each = fused;
+  each.updates_each = true;
+  EXPECT_GT(predict(machine, each).update, predict(machine, fused).update);
+  each.overlap = true;
+  EXPECT_THAT(message_of<UsageError>([&] { predict(machine, each); }),
+              HasSubstr("reduction all_reduce is of strategies' sums"));
 }
 
 TEST(Predict, OverlapHidesUpToBackward) {

@@ -44,6 +44,8 @@ struct JobsFlags {
   std::vector<std::string> engines{"auto"};
   bool overlap = false;
   std::vector<double> bucket_mib{25};
+  std::vector<double> piece_mib{0};
+  std::vector<std::string> reductions{"fused"};
   double gflops = 0;
 };
 
@@ -52,7 +54,11 @@ struct PredictFlags : JobsFlags {
 };
 
 struct ChooseFlags : JobsFlags {
-  ChooseFlags() { bucket_mib = {1, 5, 25, 100}; }
+  ChooseFlags() {
+    bucket_mib = {1, 5, 25, 100};
+    piece_mib = {0, 0.25, 1, 4};
+    reductions = {"fused", "all_reduce"};
+  }
   std::string objective = "time";
   double samples = 0, noise_scale = 0, hours = 0;
 };
@@ -107,16 +113,26 @@ int staleness_of(const std::string& word) {
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
   const bool sums = flags.strategy != "parameter_server";
-  if (sums && !flags.overlap) kinds.emplace_back();
+  const auto in_bytes = [](double mib) { return static_cast<int64_t>(mib * (1 << 20)); };
+  if (sums && !flags.overlap)
+    for (const std::string& reduction : flags.reductions) {
+      if (reduction == "all_reduce") {
+        kinds.push_back({.updates_each = true});
+        continue;
+      }
+      for (double mib : flags.piece_mib) kinds.push_back({.piece_bytes = in_bytes(mib)});
+    }
   if (sums && flags.overlap)
     for (double mib : flags.bucket_mib)
-      kinds.push_back({.overlap = true, .bucket_bytes = static_cast<int64_t>(mib * (1 << 20))});
+      kinds.push_back({.overlap = true, .bucket_bytes = in_bytes(mib)});
   if (flags.strategy == "parameter_server" || flags.strategy == "all")
     for (int servers : flags.servers)
       for (const std::string& staleness : flags.staleness)
-        kinds.push_back({.exchange = plan::Exchange::parameter_server,
-                         .servers = servers,
-                         .staleness = staleness_of(staleness)});
+        for (double mib : flags.piece_mib)
+          kinds.push_back({.exchange = plan::Exchange::parameter_server,
+                           .servers = servers,
+                           .staleness = staleness_of(staleness),
+                           .piece_bytes = in_bytes(mib)});
   return kinds;
 }
 
@@ -192,19 +208,27 @@ std::string exchange_words(const plan::Job& job) {
   return fmt::format("{} servers, s={}", job.servers, staleness);
 }
 
+std::string piece_words(const plan::Job& job) {
+  return job.piece_bytes == 0
+             ? ""
+             : fmt::format(", {:.3g} MiB", static_cast<double>(job.piece_bytes) / (1 << 20));
+}
+
 /// With what carries the sums.
 std::string way_words(const plan::Job& job) {
-  if (job.exchange == plan::Exchange::parameter_server) return exchange_words(job);
+  if (job.exchange == plan::Exchange::parameter_server)
+    return exchange_words(job) + piece_words(job);
   if (job.overlap)
     return fmt::format("nccl, {:.3g} MiB", static_cast<double>(job.bucket_bytes) / (1 << 20));
-  return fmt::format("all_reduce, {}", name_of(job.engine));
+  if (job.updates_each) return "reduction all_reduce";
+  return fmt::format("all_reduce, {}{}", name_of(job.engine), piece_words(job));
 }
 
 /// Whether the table says how gradients meet: where they can in several ways.
 bool has_choice(const plan::Prediction& row) {
   const plan::Job& job = row.job;
-  return job.exchange == plan::Exchange::parameter_server || job.overlap ||
-         (job.hosts > 1 && job.replicas_per_host > 1);
+  return job.exchange == plan::Exchange::parameter_server || job.overlap || job.updates_each ||
+         job.piece_bytes != 0 || (job.hosts > 1 && job.replicas_per_host > 1);
 }
 
 void print(const std::vector<plan::Prediction>& rows) {
@@ -237,6 +261,8 @@ OrderedJson json_of(const plan::Prediction& row) {
           {"exchange", exchange_words(row.job)},
           {"engine", name_of(row.job.engine)},
           {"bucket_bytes", row.job.overlap ? row.job.bucket_bytes : 0},
+          {"piece_bytes", row.job.piece_bytes},
+          {"reduction", row.job.updates_each ? "all_reduce" : "fused"},
           {"compute_seconds", row.compute},
           {"slowest_seconds", row.slowest},
           {"input_seconds", row.input},
@@ -290,7 +316,15 @@ const std::vector<NeededBy<JobsFlags>>& needs_of_predictions() {
       {"--overlap", [](const JobsFlags& flags) { return flags.strategy != "parameter_server"; },
        "it is of all-reduces, which servers do without"},
       {"--bucket-mib", [](const JobsFlags& flags) { return flags.overlap; },
-       "buckets are those of --overlap"}};
+       "buckets are those of --overlap"},
+      {"--piece-mib",
+       [](const JobsFlags& flags) { return !flags.overlap || flags.strategy == "all"; },
+       "with --overlap gradients go in buckets (--bucket-mib)"},
+      {"--reduction",
+       [](const JobsFlags& flags) {
+         return !flags.overlap && flags.strategy != "parameter_server";
+       },
+       "it is of sums on CPUs, which are not asked about"}};
   return rows;
 }
 
@@ -305,7 +339,7 @@ void plan_model(const PredictFlags& flags) {
   if (!flags.svg.empty() && jobs.size() > search.hosts.size())
     throw UsageError(
         "--svg draws one curve: give one --batch, one number of replicas and servers, one --engine "
-        "and one --bucket-mib");
+        "one --bucket-mib, one --piece-mib and one --reduction");
   std::vector<plan::Prediction> rows;
   rows.reserve(jobs.size());
   for (const plan::Job& job : jobs) rows.push_back(plan::predict(machine, job));
@@ -377,6 +411,15 @@ void add_jobs(Command& command, JobsFlags& flags) {
   command
       .add("--bucket-mib", "FLOAT", &flags.bucket_mib, number_between(0.001, 1e6),
            "--overlap: of a bucket, each of these")
+      .several = Several::words_or_commas;
+  command
+      .add("--piece-mib", "FLOAT", &flags.piece_mib, number_between(0, 1024),
+           "Between hosts and to servers: of a piece, each of these (`tutti train --piece-mib`; 0: "
+           "as strategies have it)")
+      .several = Several::words_or_commas;
+  command
+      .add("--reduction", "NAME,...", &flags.reductions, member_of({"fused", "all_reduce"}),
+           "multi_worker: fused; all_reduce, where every replica updates all parameters")
       .several = Several::words_or_commas;
   command.add("--json", "FILE", &flags.json, "Writes the figures");
 }
