@@ -20,8 +20,9 @@ constexpr std::string_view kOpaque = "its tensors hold pointers that the file co
 constexpr std::string_view kBackward = "gradients come from autograd, not from the graph";
 constexpr std::string_view kPrints = "it writes to the terminal";
 
-// Of namespace aten. Found by reading the schemas of LibTorch 2.13 for what takes a file's name, a
-// storage or a stream, and the kernels that are called by others which have checked for them.
+// Of namespace aten, with a reason; what is on no list is refused, too. Found by reading the
+// schemas of LibTorch 2.13 for what takes a file's name, a storage or a stream, and the kernels
+// that are called by others which have checked for them.
 constexpr Refused kRefused[] = {
     {"from_file", Match::whole, kFiles},
     {"save", Match::whole, kFiles},
@@ -112,7 +113,8 @@ std::string why_refused(const OperatorWords& words) {
   if (words.space != "aten") return "operators of aten alone are called";
   const auto* found =
       std::ranges::find_if(kRefused, [&](const Refused& one) { return matches(one, words.name); });
-  return found == std::end(kRefused) ? "" : std::string(found->reason);
+  if (found != std::end(kRefused)) return std::string(found->reason);
+  return is_served_name(words.name) ? "" : "it is not on the list of operators that are served";
 }
 
 }  // namespace tutti::exported::detail

@@ -1,8 +1,13 @@
 // Python's arithmetic on sizes, against values that Python gives.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "tutti/exported/detail/numbers.h"
 #include "tutti/exported/detail/served.h"
@@ -93,11 +98,27 @@ TEST(ServedOperators, AreOfAtenWithoutWhatReachesFilesStoragesAndMemory) {
         "torch.ops.aten.fbgemm_linear_fp16_weight.default",
         "torch.ops.aten.embedding_dense_backward.default", "torch.ops.aten._print.default",
         "torch.ops.prim.device.default", "torch.ops.mylib.op.default",
-        "torch.ops.inductor.resize_storage_bytes_.default", "torch.ops.higher_order.while_loop"})
+        "torch.ops.inductor.resize_storage_bytes_.default", "torch.ops.higher_order.while_loop",
+        // On no list: what another LibTorch may bring.
+        "torch.ops.aten.of_another_version.default", "torch.ops.aten.lu_unpack.default",
+        "torch.ops.aten._embedding_bag.default"})
     EXPECT_NE(why(target), "") << target;
   EXPECT_EQ(operator_words("torch.ops.aten.add.Tensor").text(), "aten::add.Tensor");
   EXPECT_EQ(operator_words("torch.ops.aten.relu.default").text(), "aten::relu");
   EXPECT_EQ(operator_words("_operator.mul").name, "");
+}
+
+// A name that is misspelled would be refused for ever.
+TEST(ServedOperators, AreNamesOfLibTorch) {
+  EXPECT_TRUE(std::ranges::is_sorted(served_names()));
+  std::set<std::string> known;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
+    if (name.name.starts_with("aten::")) known.insert(name.name.substr(6));
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  for (const std::string_view name : served_names())
+    EXPECT_TRUE(known.contains(std::string(name))) << name;
+#endif
+  EXPECT_TRUE(known.contains("conv2d"));
 }
 
 }  // namespace

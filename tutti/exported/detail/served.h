@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::exported::detail {
 
@@ -20,6 +21,11 @@ OperatorWords operator_words(std::string_view target);
 
 /// Why an operator is not served, whatever its arguments; empty: it is.
 std::string why_refused(const OperatorWords& words);
+
+/// Those of aten that are called, in order (served_names.cpp); and whether a name is one of them,
+/// or one in place (relu_).
+const std::vector<std::string_view>& served_names();
+bool is_served_name(std::string_view name);
 
 /// A higher-order operator that the runner has: cond, wrap_with_set_grad_enabled,
 /// wrap_with_autocast.
