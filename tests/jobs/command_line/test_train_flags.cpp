@@ -61,7 +61,8 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
       EXPECT_NEAR(rates[epoch], 0.1 * (0.5 * (1 + std::cos(std::numbers::pi * gone)) / 2 + 0.5),
                   1e-12);
     }
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "new"), {}), 2);
+    // Of each epoch the weights, and their graph beside them.
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "new"), {}), 4);
     EXPECT_TRUE(std::filesystem::exists(folder / "events/train"));
     EXPECT_TRUE(std::filesystem::exists(folder / "events/validation"));
     shas.insert(json_in(folder / "figures.json").at("weights_sha256"));
