@@ -115,7 +115,7 @@ TEST(HostSums, AreThoseOfOneSumWhateverBecomesWholeWhen) {
                          {"shm", 2, true},
                          {"shm", 2, false},
                          {"tcp", 3, false},
-                         {"tcp", 2, false, 100'000},
+                         {"tcp", 2, false, 104'857},  // a tenth of a MiB: not of whole elements
                          {"tcp", 2, false, 3 << 20}}) {
     set_debug_mode(debug);
     run_all_members(make_engines(engine, hosts), [&](const Group& group) {

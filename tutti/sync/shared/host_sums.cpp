@@ -30,8 +30,10 @@ HostSums::HostSums(HostView view, const Slots& layout,
       begin_of_(layout.slots.size()),
       dtype_of_(layout.slots.size()),
       late_(options.late) {
-  const int64_t most_bytes =
+  constexpr int64_t kWidest = 64;  // of whole elements, whatever their dtype
+  const int64_t asked =
       options.piece_bytes != 0 ? options.piece_bytes : piece_bytes(view_.num_hosts);
+  const int64_t most_bytes = std::max(asked / kWidest, int64_t{1}) * kWidest;
   for (size_t rail = 0; rail < rails_.size(); ++rail)
     cut(layout, static_cast<int>(rail), slices[static_cast<size_t>(view_.first_slice) + rail],
         most_bytes);
