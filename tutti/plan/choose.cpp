@@ -82,9 +82,11 @@ void add_jobs(const Search& search, size_t kind, size_t engine, std::vector<Job>
   for (int replicas : search.replicas_per_host)
     for (int64_t batch : search.batches)
       for (int hosts : search.hosts) {
-        const Job job = job_like(
-            search, {.hosts = hosts, .replicas_per_host = replicas, .batch = batch}, kind, engine);
-        if (!is_told_before(search, job, kind, engine)) jobs.push_back(job);
+        Job job = job_like(search, {.hosts = hosts, .replicas_per_host = replicas, .batch = batch},
+                           kind, engine);
+        if (is_told_before(search, job, kind, engine)) continue;
+        if (!has_pieces(job)) job.piece_bytes = 0;
+        jobs.push_back(job);
       }
 }
 

@@ -38,8 +38,10 @@ void check(const Machine& machine, const Job& job) {
     throw UsageError(fmt::format("staleness: {}; expected 0 or more, or any", job.staleness));
   if (job.bucket_bytes < 1)
     throw UsageError(fmt::format("bucket: {} bytes; expected 1 or more", job.bucket_bytes));
-  if (job.piece_bytes < 0)
-    throw UsageError(fmt::format("piece: {} bytes; expected 0 or more", job.piece_bytes));
+  constexpr int64_t kLeastPiece = 64;  // as StrategyOptions::piece_bytes
+  if (job.piece_bytes < 0 || (job.piece_bytes > 0 && job.piece_bytes < kLeastPiece))
+    throw UsageError(
+        fmt::format("piece: {} bytes; expected 0, or {} or more", job.piece_bytes, kLeastPiece));
   if (job.updates_each && (job.overlap || is_flat(job) || job.exchange != Exchange::all_reduce))
     throw UsageError(
         "reduction all_reduce is of strategies' sums on CPUs; not of NCCL's buckets, engine tcp of "

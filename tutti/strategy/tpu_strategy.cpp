@@ -24,7 +24,7 @@ void connect_to_cluster(const cluster::TpuResolver& resolver) {
 }
 
 pjrt::PluginFacts initialize_tpu_system(const cluster::TpuResolver& resolver, Millis limit) {
-  const StrategyOptions options{.kind = "tpu", .plugin = resolver.plugin()};
+  const StrategyOptions options{.kind = "tpu", .time_limit = limit, .plugin = resolver.plugin()};
   pjrt::PluginFacts facts =
       detail::processes_of(options, resolver) > 1
           ? detail::open_plugin(options, resolver).facts()

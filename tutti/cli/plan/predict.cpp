@@ -113,7 +113,7 @@ int staleness_of(const std::string& word) {
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
   const bool sums = flags.strategy != "parameter_server";
-  const auto in_bytes = [](double mib) { return static_cast<int64_t>(mib * (1 << 20)); };
+  const auto in_bytes = [](double mib) { return static_cast<int64_t>(std::ceil(mib * (1 << 20))); };
   if (sums && !flags.overlap)
     for (const std::string& reduction : flags.reductions) {
       if (reduction == "all_reduce") {
@@ -254,6 +254,11 @@ void print(const std::vector<plan::Prediction>& rows) {
       "whose t1 covers t2; batch: of a replica\n");
 }
 
+const char* reduction_word(const plan::Job& job) {
+  if (job.exchange == plan::Exchange::parameter_server || job.overlap) return "";
+  return job.updates_each ? "all_reduce" : "fused";
+}
+
 OrderedJson json_of(const plan::Prediction& row) {
   return {{"hosts", row.job.hosts},
           {"replicas", row.job.replicas()},
@@ -262,7 +267,7 @@ OrderedJson json_of(const plan::Prediction& row) {
           {"engine", name_of(row.job.engine)},
           {"bucket_bytes", row.job.overlap ? row.job.bucket_bytes : 0},
           {"piece_bytes", row.job.piece_bytes},
-          {"reduction", row.job.updates_each ? "all_reduce" : "fused"},
+          {"reduction", reduction_word(row.job)},
           {"compute_seconds", row.compute},
           {"slowest_seconds", row.slowest},
           {"input_seconds", row.input},
@@ -338,7 +343,8 @@ void plan_model(const PredictFlags& flags) {
   const std::vector<plan::Job> jobs = plan::jobs_of(search);
   if (!flags.svg.empty() && jobs.size() > search.hosts.size())
     throw UsageError(
-        "--svg draws one curve: give one --batch, one number of replicas and servers, one --engine "
+        "--svg draws one curve: give one --batch, one number of replicas and servers, one "
+        "--engine, "
         "one --bucket-mib, one --piece-mib and one --reduction");
   std::vector<plan::Prediction> rows;
   rows.reserve(jobs.size());

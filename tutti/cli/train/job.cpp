@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -299,7 +300,7 @@ StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit) {
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
   options.served = served_options(flags.served);
-  options.piece_bytes = static_cast<int64_t>(flags.piece_mib * (1 << 20));
+  options.piece_bytes = static_cast<int64_t>(std::ceil(flags.piece_mib * (1 << 20)));
   const optim::Recipe optimizer = recipe_from(flags.optimizer);
   const RecipeFacts recipe{.more_than_a_rule = optimizer.more_than_a_rule(),
                            .clips_or_groups = optimizer.clips_or_groups()};

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string_view>
 
@@ -30,7 +31,7 @@ Millis seconds_of(std::string_view flag, std::string_view text) {
 int64_t bytes_of_mib(std::string_view flag, std::string_view text) {
   constexpr double kBeyond = 1 << 20;
   const double mib = std::min(number_of<double>(flag, text, 0.0), kBeyond);
-  return static_cast<int64_t>(mib * (1 << 20));
+  return static_cast<int64_t>(std::ceil(mib * (1 << 20)));
 }
 
 bool on_or_off(std::string_view flag, std::string_view text) {

@@ -110,8 +110,9 @@ void check_options(const StrategyOptions& options, int num_workers) {
           share));
   if (options.piece_bytes != 0 &&
       (options.piece_bytes < kLeastPiece || options.piece_bytes > kMostPiece))
-    throw UsageError(fmt::format("--piece-mib: pieces of {} bytes; expected {} to {}, of MiB",
-                                 options.piece_bytes, kLeastPiece, kMostPiece));
+    throw UsageError(
+        fmt::format("--piece-mib: pieces of {} bytes; expected {} to {} (0.0001 to 1024 MiB)",
+                    options.piece_bytes, kLeastPiece, kMostPiece));
   if (options.by_speed) check_by_speed(*options.by_speed);
   check_mesh(options);
   if (options.engine != "nccl" && options.engine != "hier")

@@ -52,6 +52,11 @@ int processes_of(const StrategyOptions& options, const cluster::TpuResolver& res
   if (resolver.num_workers() == 1 ||
       (resolver.num_workers() == processes && resolver.worker() == job->worker))
     return processes;
+  if (options.alone)
+    throw UsageError(fmt::format(
+        "strategy tpu: {} hosts, of which this is number {}, and this command is of one process; "
+        "run it where TPU_WORKER_HOSTNAMES names one host, or by --strategy one_device",
+        resolver.num_workers(), resolver.worker()));
   if (!job)
     throw UsageError(fmt::format(
         "strategy tpu: {} hosts, of which this is number {}, and nothing says where their "

@@ -125,7 +125,7 @@ World plugin_world(StrategyOptions& options) {
   options.pin = false;
   const auto client = std::make_shared<const pjrt::Client>(open_plugin(options, resolver));
   const int processes = processes_of(options, resolver), here = client->num_devices();
-  if (options.replicas > here * processes)
+  if (processes == 1 && options.replicas > here)
     throw UsageError(fmt::format("--replicas {}: {} has {}; each replica is one", options.replicas,
                                  pjrt::words_of(client->facts()), here));
   if (options.replicas == 0) options.replicas = here * processes;

@@ -118,6 +118,9 @@ inline constexpr Feature kCpus{
     "CPUs", [](const Asked& a) { return !a.machine.gpus.value_or(may_use_gpus(a)); }};
 inline constexpr Feature kMaybeGpus{"`--device` other than cpu", may_use_gpus};
 inline constexpr Feature kGpus{"GPUs", uses_gpus};
+inline constexpr Feature kWorkersOnGpus{"`multi_worker` on GPUs", [](const Asked& a) {
+                                          return a.strategy.kind == "multi_worker" && uses_gpus(a);
+                                        }};
 inline constexpr Feature kNccl{"`multi_worker` on GPUs, by NCCL", [](const Asked& a) {
                                  return a.strategy.kind == "multi_worker" &&
                                         a.machine.nccl.value_or(may_use_gpus(a));
