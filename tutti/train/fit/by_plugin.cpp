@@ -23,12 +23,12 @@ class ByPlugin final : public Pace {
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     try {
       make_steps(epoch, each);
+      fit_.take_back_left_out(epoch, each[0]);
+      fit_.model().require_whole();
     } catch (const std::exception& error) {
-      leave_others(error.what());
+      leave_others(fit_.strategy(), error.what());
       throw;
     }
-    fit_.take_back_left_out(epoch, each[0]);
-    fit_.model().require_whole();
     fit_.raise(epoch, each[0]);
     return sum_over_world(fit_.strategy(), fit_.goals(),
                           PerReplica<Totals>(each, epoch.world->first_rank));
@@ -76,13 +76,6 @@ class ByPlugin final : public Pace {
       totals.signal = std::max(totals.signal, static_cast<int>(said.signal));
       totals.stop = std::max(totals.stop, static_cast<Stop>(said.stop));
     }
-  }
-
-  /// Nobody waits for this process, which will not come to their next step.
-  void leave_others(const std::string& why) const {
-    World world = fit_.strategy().world();
-    for (int local = 0; !world.in_turn() && local < world.local; ++local)
-      world.abort(local, fmt::format("replica {} failed: {}", world.first_rank + local, why));
   }
 
   PluginModel& plugin() const { return *fit_.model().plugin; }

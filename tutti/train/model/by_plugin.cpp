@@ -91,7 +91,13 @@ Tensors outputs_by_plugin(const Model::State& model, at::TensorList inputs) {
   return none;
 }
 
-void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOutputs& take) {
+void leave_others(const Strategy& strategy, std::string_view why) {
+  World world = strategy.world();
+  for (int local = 0; !world.in_turn() && local < world.local; ++local)
+    world.abort(local, fmt::format("replica {} failed: {}", world.first_rank + local, why));
+}
+
+void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOutputs& take) try {
   const at::NoGradGuard no_grad;
   const std::vector<ReplicaContext> replicas = OnHost(model.strategy).replicas();
   const auto num_inputs = static_cast<size_t>(model.num_inputs);
@@ -120,6 +126,9 @@ void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOu
       take(replicas[local], batch, columns[local], tensors_of(outputs[local]));
     });
   }
+} catch (const std::exception& error) {
+  leave_others(model.strategy, error.what());
+  throw;
 }
 
 }  // namespace tutti::detail

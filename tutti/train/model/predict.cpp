@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <optional>
 
 #include "tutti/base/error.h"
@@ -173,7 +174,11 @@ std::vector<RowParts> predicted_by_plugin(Model::State& model, const PluginPass&
                           pass.epoch->first_sample(batch.step()) + batch.first_row(replica),
                           outputs);
                     });
+  const bool ends = model.strategy.membership().anybody(stop_requested() != 0);
   throw_if_stop_requested("predict");
+  if (ends)
+    throw Interrupted(SIGTERM,
+                      "predict: another worker was asked to end and did not see all samples");
   return each;
 }
 

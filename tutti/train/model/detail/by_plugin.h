@@ -34,6 +34,9 @@ Tensors tensors_of(const std::vector<Array>& arrays);
 /// What the model gives for one batch, [rows, ...] of each output; also for no rows.
 Tensors outputs_by_plugin(const Model::State& model, at::TensorList inputs);
 
+/// Of several processes: nobody waits for this one, which has failed and will not come.
+void leave_others(const Strategy& strategy, std::string_view why);
+
 /// The batches that a plugin's devices go through in evaluation.
 struct PluginPass {
   std::string_view operation;
