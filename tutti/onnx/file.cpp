@@ -26,25 +26,6 @@ void add_message(pbf_writer& to, protozero::pbf_tag_type field, Fill&& fill) {
   fill(inner);
 }
 
-int type_number(DType dtype) {
-  switch (dtype) {
-    case DType::float32: return 1;
-    case DType::uint8: return 2;
-    case DType::int8: return 3;
-    case DType::uint16: return 4;
-    case DType::int16: return 5;
-    case DType::int32: return 6;
-    case DType::int64: return 7;
-    case DType::boolean: return 9;
-    case DType::float16: return 10;
-    case DType::float64: return 11;
-    case DType::uint32: return 12;
-    case DType::uint64: return 13;
-    case DType::bfloat16: return 16;
-  }
-  throw UsageError("onnx: no such dtype");
-}
-
 void add_pair(pbf_writer& to, protozero::pbf_tag_type field, const std::string& key,
               const std::string& value) {
   add_message(to, field, [&](pbf_writer& pair) {
@@ -174,6 +155,25 @@ struct File {
 };
 
 }  // namespace
+
+int type_number(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return 1;
+    case DType::uint8: return 2;
+    case DType::int8: return 3;
+    case DType::uint16: return 4;
+    case DType::int16: return 5;
+    case DType::int32: return 6;
+    case DType::int64: return 7;
+    case DType::boolean: return 9;
+    case DType::float16: return 10;
+    case DType::float64: return 11;
+    case DType::uint32: return 12;
+    case DType::uint64: return 13;
+    case DType::bfloat16: return 16;
+  }
+  throw UsageError("onnx: no such dtype");
+}
 
 std::string Program::bytes() const {
   const auto refuse = [&](int64_t bytes) {

@@ -47,6 +47,9 @@ struct Type {
   std::vector<Dimension> shape;
 };
 
+/// What a file says for it (TensorProto.DataType).
+int type_number(DType dtype);
+
 /// "float32 [batch, 784]".
 std::string to_string(const Type& type);
 
