@@ -265,6 +265,7 @@ inline std::vector<at::Tensor> onnx_outputs(const OnnxNode& n, std::vector<at::T
   if (op == "Tanh") return {at::tanh(in[0])};
   if (op == "Erf") return {at::erf(in[0])};
   if (op == "Round") return {at::round(in[0])};
+  if (op == "Less") return {in[0] < in[1]};
   if (op == "Add") return {in[0] + in[1]};
   if (op == "Sub") return {in[0] - in[1]};
   if (op == "Mul") return {in[0] * in[1]};

@@ -189,6 +189,13 @@ class Planner {
     }
   }
 
+  /// None, or a type that autocast takes, by LibTorch's number.
+  static bool is_floating_type(const c10::IValue& type) {
+    if (!type.isInt()) return true;
+    const auto one = [&](c10::ScalarType known) { return type.toInt() == int64_t(known); };
+    return one(c10::kFloat) || one(c10::kDouble) || one(c10::kHalf) || one(c10::kBFloat16);
+  }
+
   /// What is set around a region is known before a run.
   static void require_settings(const Call& call) {
     const auto is = [&](size_t input, auto... kinds) {
@@ -200,7 +207,8 @@ class Planner {
                        : call.region == Region::set_grad
                            ? is(0, &IValue::isBool)
                            : is(1, &IValue::isNone, &IValue::isInt) && is(2, &IValue::isBool) &&
-                                 is(3, &IValue::isNone, &IValue::isBool);
+                                 is(3, &IValue::isNone, &IValue::isBool) &&
+                                 is_floating_type(call.inputs[1].value);
     if (!sound) throw DataError("what it sets is no constant of its type");
   }
 

@@ -30,6 +30,7 @@ FromExport from_export(const std::filesystem::path& path, const FromExportOption
   if (!options.eval.empty()) {
     loaded.evaluation.emplace(options.eval);
     exported::detail::require_same_model(loaded.training, *loaded.evaluation);
+    exported::detail::say_if_not_of_evaluation(*loaded.evaluation);
   }
   return FromExport(std::make_shared<const Loaded>(std::move(loaded)));
 }

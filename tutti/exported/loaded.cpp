@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti::exported::detail {
@@ -83,11 +84,11 @@ void require_same_model(const ProgramFile& training, const ProgramFile& evaluati
         "eval()",
         evaluation.archive.path().string(), training.archive.path().string(), what));
   };
+  const std::set<std::string> names(training.program.order.begin(), training.program.order.end());
   for (const InputSpec& spec : evaluation.program.inputs) {
     if (!is_held(spec) || spec.kind == InputSpec::Kind::constant) continue;
     const auto found = training.program.tensors.find(spec.target);
-    const auto& order = training.program.order;
-    if (std::ranges::find(order, spec.target) == order.end())
+    if (!names.contains(spec.target))
       return differ(fmt::format("it has \"{}\", which training's has not", spec.target));
     const std::string own = held_words(evaluation.program.tensors.at(spec.target));
     if (const std::string other = held_words(found->second); own != other)
@@ -103,6 +104,17 @@ void require_same_model(const ProgramFile& training, const ProgramFile& evaluati
       training.output_names != evaluation.output_names)
     differ(fmt::format("it gives {}, training's gives {}", fmt::join(evaluation.output_names, ", "),
                        fmt::join(training.output_names, ", ")));
+}
+
+void say_if_not_of_evaluation(const ProgramFile& evaluation) {
+  const auto& differences = evaluation.report.differs_in_evaluation;
+  if (differences.empty()) return;
+  const NotServed& first = differences.front();
+  log(LogLevel::warning,
+      "{}: this graph of evaluation behaves as in training: {} {}{}{}; was it exported after "
+      "eval()?",
+      evaluation.archive.path().string(), first.name, first.reason,
+      first.line.empty() ? "" : " at ", first.line);
 }
 
 void require_evaluation(const Loaded& loaded) {
@@ -131,8 +143,9 @@ at::Tensor TensorMaker::make(const std::string& name) {
   std::vector<int64_t> sizes, strides;
   for (const pt2::Size& size : stored.meta.sizes) sizes.push_back(size.value);
   for (const pt2::Size& stride : stored.meta.strides) strides.push_back(stride.value);
-  const std::string place = fmt::format("{} {} {} {}", stored.record, held_words(stored),
-                                        fmt::join(strides, ","), stored.meta.offset);
+  const std::string place =
+      fmt::format("{} {} {} {} {} {}", stored.record, held_words(stored), fmt::join(strides, ","),
+                  stored.meta.offset, stored.is_parameter, stored.meta.requires_grad);
   if (const auto found = made_.find(place); found != made_.end()) return found->second;
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions(scalar_type_of(stored.meta.element));

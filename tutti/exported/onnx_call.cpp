@@ -32,20 +32,7 @@ DType dtype_of(Element element) {
   }
 }
 
-int64_t onnx_number_of(Element element) {
-  switch (dtype_of(element)) {
-    case DType::float32: return 1;
-    case DType::uint8: return 2;
-    case DType::int8: return 3;
-    case DType::int16: return 5;
-    case DType::int32: return 6;
-    case DType::int64: return 7;
-    case DType::boolean: return 9;
-    case DType::float16: return 10;
-    case DType::float64: return 11;
-    default: return 16;
-  }
-}
+int64_t onnx_number_of(Element element) { return onnx::type_number(dtype_of(element)); }
 
 const pt2::Argument* OnnxCall::find(std::string_view name) const {
   for (const pt2::NodeInput& input : node_.inputs)

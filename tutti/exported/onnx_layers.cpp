@@ -25,6 +25,7 @@ Wholes for_each_axis(Wholes numbers, size_t axes) {
 }
 
 void convolution(const OnnxCall& call, bool transposed) {
+  if (call.rank("input") < 3) throw CannotSay{"its image has no axes"};
   const auto axes = static_cast<size_t>(call.rank("input") - 2);
   const auto numbers = [&](const char* name, int64_t otherwise) {
     const auto* given = call.find(name);
@@ -68,8 +69,12 @@ void layer_norm(const OnnxCall& call) {
   const Wholes shape = call.wholes("normalized_shape");
   const auto of = [&](const char* name, float with) {
     if (call.has(name)) return call.tensor(name);
+    constexpr int64_t kMost = int64_t{1} << 31;
     int64_t count = 1;
-    for (const int64_t side : shape) count *= side;
+    for (const int64_t side : shape) {
+      if (side < 1 || side > kMost / count) throw CannotSay{"its shape is too large"};
+      count *= side;
+    }
     return call.add("Reshape", {filled(call, count, with), call.constant(shape)});
   };
   call.give(call.add("LayerNormalization", {call.tensor("input"), of("weight", 1), of("bias", 0)},
@@ -110,6 +115,7 @@ void pool(const OnnxCall& call, bool largest) {
 void adaptive_pool(const OnnxCall& call) {
   const Wholes cells = call.pair("output_size", {});
   if (cells == Wholes{1, 1}) return call.give(call.add("GlobalAveragePool", {call.tensor()}));
+  if (cells.size() != 2 || cells[0] < 1 || cells[1] < 1) throw CannotSay{"it has no cells"};
   const Wholes image{call.side(2), call.side(3)};
   if (image[0] % cells[0] != 0 || image[1] % cells[1] != 0)
     throw CannotSay{"its cells do not divide the image"};
@@ -167,6 +173,7 @@ Value later_unseen(const OnnxCall& call, const Value& queries, const Value& keys
 
 void attention(const OnnxCall& call) {
   if (call.truth("enable_gqa", false)) throw CannotSay{"its heads share keys"};
+  if (call.rank("query") < 2) throw CannotSay{"its queries are no rows"};
   const int64_t rank = call.rank("query"), width = call.side(rank - 1, "query");
   const Value q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
   Wholes order(static_cast<size_t>(rank));

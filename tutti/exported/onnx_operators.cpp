@@ -44,6 +44,10 @@ template <Word op>
 void compare(const OnnxCall& call) {
   Element element = call.meta().element;
   const auto* other = call.find("other");
+  if (element == Element::boolean) throw CannotSay{"it compares truth values"};
+  if (other != nullptr && std::holds_alternative<pt2::ValueName>(other->value) &&
+      call.meta("other").element != element)
+    throw CannotSay{"it compares two types"};
   if (other != nullptr && std::holds_alternative<double>(other->value) && !is_floating(element))
     element = Element::float32;
   call.give(call.add(op.value, {call.operand("self", element), call.operand("other", element)}));
@@ -187,6 +191,7 @@ void squeeze(const OnnxCall& call) {
     const int64_t from_front = axis < 0 ? axis + call.rank() : axis;
     return call.side(from_front) != 1;
   });
+  if (axes.empty()) return call.give(call.tensor());  // Squeeze of no axes is one of all
   call.give(call.add("Squeeze", {call.tensor(), call.constant(axes)}));
 }
 
@@ -240,7 +245,13 @@ void index(const OnnxCall& call) {
       throw CannotSay{"it is indexed by truth values, or by several tables"};
     const Value one = std::get<Value>(call.walk().items.at(name->name));
     const Value side = call.constant({i == first ? 1 : call.side(static_cast<int64_t>(i))});
-    at = i == first ? one : call.add("Add", {call.add("Mul", {at, side}), one});
+    if (i == first) {
+      at = one;  // from the end, too
+      continue;
+    }
+    const Value is_from_end = call.add("Less", {one, call.constant(Wholes{0})});
+    const Value wrapped = call.add("Where", {is_from_end, call.add("Add", {one, side}), one});
+    at = call.add("Add", {call.add("Mul", {at, side}), wrapped});
   }
   Value x = call.tensor();
   if (list.size() - first > 1) {

@@ -97,9 +97,26 @@ Operand numbers_of(std::vector<Operand> items, TypeKind kind) {
   return {.kind = Operand::Kind::integers, .items = std::move(items)};
 }
 
+/// Of a dtype, layout or memory format, which LibTorch takes as numbers that it does not check: the
+/// file says them by their own kinds.
+void require_word(const pt2::Argument& given, const c10::Argument& argument) {
+  const auto is = [&]<class T>(std::type_identity<T>) {
+    return std::holds_alternative<T>(given.value) || std::holds_alternative<pt2::None>(given.value);
+  };
+  bool sound = true;
+  switch (without_optional(argument.real_type())->kind()) {
+    case TypeKind::ScalarTypeType: sound = is(std::type_identity<pt2::Element>()); break;
+    case TypeKind::LayoutType: sound = is(std::type_identity<pt2::Strided>()); break;
+    case TypeKind::MemoryFormatType: sound = is(std::type_identity<pt2::MemoryFormat>()); break;
+    default: break;
+  }
+  if (!sound) refuse(argument);
+}
+
 Operand scalar_of(const pt2::Argument& given, const c10::TypePtr& type,
                   const c10::Argument& argument, const SlotOf& slot) {
   const TypeKind kind = type->kind();
+  require_word(given, argument);
   if (const auto* name = std::get_if<ValueName>(&given.value))
     return {.kind = kind == TypeKind::TensorType ? Operand::Kind::tensor_or_number
                                                  : Operand::Kind::slot,

@@ -80,9 +80,15 @@ class Conversion {
   const pt2::Graph& graph() const { return file_.program.graph; }
 
   // What is to be written for a tensor of the file: given, or its own.
-  const at::Tensor& given_for(const std::string& name, const at::Tensor& own) const {
-    const auto found = values_.find(name);
-    if (found == values_.end()) return own;
+  const at::Tensor& given_for(const InputSpec& spec, const at::Tensor& own) {
+    const std::string& name = spec.target;
+    const bool is_of_module = spec.kind == InputSpec::Kind::parameter ||
+                              (spec.kind == InputSpec::Kind::buffer && spec.persistent);
+    if (values_.empty() || !is_of_module) return own;
+    const auto found = find_value(spec, own);
+    if (found == values_.end())
+      throw DataError(fmt::format("\"{}\" of the graph is not among the {} values that were given",
+                                  name, values_.size()));
     const at::Tensor& given = found->second;
     if (given.sizes() != own.sizes() || given.scalar_type() != own.scalar_type())
       throw DataError(fmt::format("\"{}\" is {} [{}], the graph has it as {} [{}]", name,
@@ -92,13 +98,24 @@ class Conversion {
     return given;
   }
 
+  // By any of the names that a tied one has.
+  OnnxValues::const_iterator find_value(const InputSpec& spec, const at::Tensor& own) {
+    auto found = values_.find(spec.target);
+    for (const InputSpec& other : file_.program.inputs) {
+      if (found != values_.end()) break;
+      if (other.kind == spec.kind && maker_.make(other.target).is_same(own))
+        found = values_.find(other.target);
+    }
+    return found;
+  }
+
   // Tied ones are one weight, which the first name has.
   Value weight(const InputSpec& spec) {
     const at::Tensor own = maker_.make(spec.target);
     const auto known = weights_.find(own.unsafeGetTensorImpl());
     if (known != weights_.end()) return known->second;
     const auto plain =
-        std::make_shared<at::Tensor>(given_for(spec.target, own).detach().cpu().contiguous());
+        std::make_shared<at::Tensor>(given_for(spec, own).detach().cpu().contiguous());
     const MemorySpan span = span_of(*plain);
     const Value value =
         to_.weight(spec.target, Array::view(span.data, span.dtype, plain->sizes().vec(), plain));

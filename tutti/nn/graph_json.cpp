@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kFormat = "tutti graph 1";
 constexpr std::string_view kBegin = "{\"format\": \"tutti graph ";
 constexpr size_t kMostBytes = size_t{64} << 20;
-constexpr size_t kMostNodes = 65'536;
+constexpr size_t kMostNodes = 16'384;
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr int kMostDepth = 8;
 
@@ -221,7 +221,7 @@ class GraphReader {
     if (!is_layer) return nullptr;
     auto& layer = layers_[name];
     if (!layer.identity) layer.identity = std::make_shared<int>(0);
-    for (const size_t other : layer.nodes) require_one_layer(nodes_[other], op, shapes);
+    if (!layer.nodes.empty()) require_one_layer(nodes_[layer.nodes.front()], op, shapes);
     layer.nodes.push_back(nodes_.size());
     return layer.identity;
   }

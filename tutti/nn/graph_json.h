@@ -17,7 +17,7 @@ std::string graph_to_json(const Graph& graph);
 /// The graph that graph_to_json() has written: to_json() of it is the same text.
 ///
 /// Sizes that follow from a layer's inputs must be those that follow; numbers are at most 2^31 - 1,
-/// a text 64 MiB, nodes 65,536, elements of all parameters 2^48. Throws DataError with `where`, the
+/// a text 64 MiB, nodes 16,384, elements of all parameters 2^48. Throws DataError with `where`, the
 /// node, what was got and expected; nothing is allocated by what the text claims.
 Graph graph_from_json(std::string_view text, const std::string& where);
 

@@ -11,6 +11,8 @@ namespace {
 /// The last frame of Python that is not PyTorch's own: "net.py:12, in forward: y = self.a(x)".
 std::string line_of(std::string_view trace) {
   constexpr std::string_view kFile = "File \"", kLine = "\", line ";
+  constexpr size_t kMostBytes = 64 << 10;  // the last frames are the innermost
+  trace.remove_prefix(trace.size() - std::min(trace.size(), kMostBytes));
   std::string line;
   bool is_own = false;
   for (size_t at = trace.find(kFile); at != trace.npos; at = trace.find(kFile, at + 1)) {

@@ -144,6 +144,8 @@ TensorMeta meta_of(const Json& json, size_t dimensions) {
 }
 
 bool is_path_of_modules(std::string_view name) {
+  constexpr int64_t kMostBytes = 1024, kMostModules = 64;  // of PyTorch's they are far below
+  if (std::ssize(name) > kMostBytes || std::ranges::count(name, '.') > kMostModules) return false;
   return !name.empty() && name.front() != '.' && name.back() != '.' && name.find("..") == name.npos;
 }
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/data/safetensors.h"
+#include "tutti/exported/from_export.h"
+#include "tutti/exported/module.h"
 #include "tutti/exported/to_onnx.h"
 #include "tutti/sync/tensors.h"
 
@@ -67,11 +69,17 @@ TEST(ExportedOnnxFile, NamesWhatHasNoCounterpart) {
               AllOf(HasSubstr("aten::batch_norm"), HasSubstr("export the module after eval()")));
 }
 
-TEST(ExportedOnnxFile, RefusesValuesOfAnotherShape) {
-  EXPECT_THAT(message_of<DataError>([] {
-                exported::to_onnx(kFiles / "mlp.pt2", {{"head.weight", at::zeros({3, 11})}});
-              }),
-              HasSubstr("\"head.weight\" is Float [3, 11]"));
+TEST(ExportedOnnxFile, RefusesValuesOfAnotherShapeAndThoseThatAreMissing) {
+  exported::OnnxValues values;
+  for (const auto& one : from_export(kFiles / "mlp.pt2")()->named_parameters())
+    values.emplace(one.key(), one.value());
+  const auto refused = [&] {
+    return message_of<DataError>([&] { exported::to_onnx(kFiles / "mlp.pt2", values); });
+  };
+  values["head.weight"] = at::zeros({3, 11});
+  EXPECT_THAT(refused(), HasSubstr("\"head.weight\" is Float [3, 11]"));
+  values.erase("head.weight");
+  EXPECT_THAT(refused(), HasSubstr("\"head.weight\" of the graph is not among the"));
 }
 
 TEST(OnnxPeers, OnnxruntimeGivesWhatEagerPyTorchGives) {

@@ -79,6 +79,8 @@ TEST_F(HostileModules, OperatorsThatAreNoPartOfANetwork) {
       {"torch.ops.aten.segment_reduce.default", {{"data", tensor}}, "segment_reduce"},
       {"torch.ops.aten.fractional_max_pool2d.default", {{"self", tensor}}, "fractional_max_pool2d"},
       {"torch.ops.aten.ctc_loss.Tensor", {{"log_probs", tensor}}, "ctc_loss"},
+      // LibTorch takes it for an index into a table.
+      {"torch.ops.aten.to.dtype", {{"self", tensor}, {"dtype", argument("as_int", 200)}}, "dtype"},
       {"builtins.eval", {{"", file}}, "eval"},
       {"os.system", {{"", file}}, "os.system"},
       {"_operator.methodcaller", {{"", file}}, "methodcaller"},

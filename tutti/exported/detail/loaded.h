@@ -41,6 +41,10 @@ struct Loaded {
 /// dictionary where they give one.
 void require_same_model(const ProgramFile& training, const ProgramFile& evaluation);
 
+/// A warning where a graph of evaluation has dropout, batch statistics or writes: it may be that of
+/// training.
+void say_if_not_of_evaluation(const ProgramFile& evaluation);
+
 /// UsageError where evaluation mode has no graph: there is no eval file, and training's graph
 /// differs from it.
 void require_evaluation(const Loaded& loaded);
