@@ -9,13 +9,15 @@ namespace fs = std::filesystem;
 
 const Words kShort = {"--max-steps", "4", "--verbose", "0"};
 
+Words trained_on(const std::string& photos, const std::string& run) {
+  return Words{"train", "mlp",          "--data", photos,  "--image-size",
+               "8",     "--batch-size", "10",     "--out", run} +
+         kShort;
+}
+
 TEST_F(UserData, IsExportedWithWhatIsDoneToIt) {
   const std::string run = folder_ / "run", file = folder_ / "net.onnx";
-  ASSERT_EQ(tutti(Words{"train", "mlp", "--data", photos_, "--image-size", "8", "--batch-size",
-                        "10", "--out", run} +
-                  kShort)
-                .exit_code,
-            0);
+  ASSERT_EQ(tutti(trained_on(photos_, run)).exit_code, 0);
   const auto made = tutti({"export", run, "--onnx", file});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.out,
@@ -72,11 +74,7 @@ TEST_F(UserData, OnnxruntimeSaysOfPhotosWhatPredictSays) {
   const Python python("onnxruntime");
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   const std::string run = folder_ / "run", file = folder_ / "net.onnx";
-  ASSERT_EQ(tutti(Words{"train", "mlp", "--data", photos_, "--image-size", "8", "--batch-size",
-                        "10", "--out", run} +
-                  kShort)
-                .exit_code,
-            0);
+  ASSERT_EQ(tutti(trained_on(photos_, run)).exit_code, 0);
   ASSERT_EQ(tutti({"export", run, "--onnx", file}).exit_code, 0);
   RandomStream random(5);
   const int sizes[][2] = {{31, 44}, {50, 23}, {9, 9}};

@@ -140,7 +140,8 @@ void keep_exported(const FromExport& exported, const std::filesystem::path& fold
     write_file_atomically(to, pieces);
   };
   keep(exported.path(), kExportFile);
-  if (!exported.evaluation_path().empty()) keep(exported.evaluation_path(), kEvalExportFile);
+  if (!exported.evaluation_path().empty()) return keep(exported.evaluation_path(), kEvalExportFile);
+  std::filesystem::remove(folder / kEvalExportFile);  // an earlier training's
 }
 
 Network network_beside(const DataSpec& spec, const std::string& typed,

@@ -320,11 +320,11 @@ void keep_folder(OutputFolder& out, Strategy& strategy, const TrainFlags& flags)
 // Before the first checkpoint, which others may read at once, and after the last: somebody may have
 // removed the folder meanwhile.
 void write_spec(const TrainFlags& flags, const Plan& plan) {
-  for (const auto& file : spec_files(flags)) {
+  for (const auto& file : spec_files(flags))
     std::filesystem::create_directories(file.parent_path());
-    write_file_atomically(file, plan.spec.to_json());
-  }
+  // Who follows the training waits for the spec.
   if (plan.network.exported) keep_exported(*plan.network.exported, flags.out);
+  for (const auto& file : spec_files(flags)) write_file_atomically(file, plan.spec.to_json());
 }
 
 void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
