@@ -134,14 +134,17 @@ void keep_exported(const FromExport& exported, const std::filesystem::path& fold
         std::filesystem::file_size(to, failure) == std::filesystem::file_size(from, failure) &&
         (std::filesystem::equivalent(from, to, failure) ||
          digest_of_file(from).sha256 == digest_of_file(to).sha256))
-      return;
+      return false;
     const MappedFile file = map_file(from);
     const std::span<const std::byte> pieces[] = {file.bytes};
     write_file_atomically(to, pieces);
+    return true;
   };
-  keep(exported.path(), kExportFile);
-  if (!exported.evaluation_path().empty()) return keep(exported.evaluation_path(), kEvalExportFile);
-  std::filesystem::remove(folder / kEvalExportFile);  // an earlier training's
+  const bool is_another = keep(exported.path(), kExportFile);
+  if (!exported.evaluation_path().empty())
+    keep(exported.evaluation_path(), kEvalExportFile);
+  else if (is_another)
+    std::filesystem::remove(folder / kEvalExportFile);  // of the network that was there
 }
 
 Network network_beside(const DataSpec& spec, const std::string& typed,
