@@ -192,7 +192,7 @@ void throw_no_graph() {
       "strategy tpu compiles whole steps of an nn::Graph, and the factory made a module of its "
       "own, "
       "which cannot be compiled: describe the network as a graph (nn::input(), nn::conv2d(), ...: "
-      "docs/guide/training.md), or train a program in StableHLO by ProgramTrainer "
+      "docs/guide/model.md), or train a program in StableHLO by ProgramTrainer "
       "(docs/guide/tpu.md)");
 }
 
