@@ -4,5 +4,6 @@
 
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/data/safetensors.h"
+#include "tutti/observe/confusion.h"
 #include "tutti/observe/tensorboard.h"
 #include "tutti/ps/snapshot/snapshot.h"

@@ -2,9 +2,11 @@
 /// within a step.
 #pragma once
 
+#include "tutti/comm/group/objects.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dense.h"
 #include "tutti/nn/dropout.h"
+#include "tutti/nn/recurrent.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/nn/sync_batch_norm.h"
 #include "tutti/optim/rule.h"
@@ -12,9 +14,13 @@
 #include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/input/from_tensors.h"
 #include "tutti/strategy/input/remote_data.h"
+#include "tutti/strategy/input/torch_data.h"
 #include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/on_group.h"
 #include "tutti/strategy/optimizer/loss_scaling.h"
 #include "tutti/strategy/values/variable.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/replicated/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/checkpointing/loop_checkpoint.h"
+#include "tutti/train/model/running_metric.h"

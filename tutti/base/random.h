@@ -41,9 +41,10 @@ enum class RandomPurpose : uint64_t {
   dropout = 3,
   augment = 4,
   test = 5,
-  mix = 6,       // of datasets, and of samples in a batch
-  replace = 7,   // damaged samples by others
-  generate = 8,  // tokens of a text
+  mix = 6,        // of datasets, and of samples in a batch
+  replace = 7,    // damaged samples by others
+  generate = 8,   // tokens of a text
+  operators = 9,  // of LibTorch, which a network of a .pt2 file calls
 };
 
 /// A key for one use: random_key(seed, RandomPurpose::dropout, {step, layer, row}). Any difference

@@ -61,15 +61,17 @@ bool has_ended(const Link& link) {
 
 class MeshBuilder {
  public:
-  MeshBuilder(MeetingPlace& place, Listener& listener, const std::string& key, int streams)
+  MeshBuilder(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
+              int lanes)
       : listener_(listener),
         key_(key),
         rank_(place.rank()),
         size_(place.size()),
-        streams_(streams) {
+        streams_(streams),
+        links_(streams * lanes) {
     mesh_.rank = rank_;
     mesh_.peers.resize(static_cast<size_t>(size_));
-    for (MeshPeer& peer : mesh_.peers) peer.data.resize(static_cast<size_t>(streams));
+    for (MeshPeer& peer : mesh_.peers) peer.data.resize(static_cast<size_t>(links_));
     mesh_.peers[static_cast<size_t>(rank_)].data.clear();
   }
 
@@ -87,7 +89,7 @@ class MeshBuilder {
   void connect_to_lower(const Deadline& deadline) {
     for (int rank = 0; rank < rank_; ++rank) {
       const Card& card = cards_[static_cast<size_t>(rank)];
-      for (int stream = 0; stream <= streams_; ++stream) {
+      for (int stream = 0; stream <= links_; ++stream) {
         const Facts facts{.purpose = kPurpose,
                           .group = key_,
                           .to = card.identity,
@@ -101,10 +103,10 @@ class MeshBuilder {
   }
 
   void take_higher(const Deadline& deadline) {
-    for (int missing = (size_ - 1 - rank_) * (streams_ + 1); missing > 0;) {
+    for (int missing = (size_ - 1 - rank_) * (links_ + 1); missing > 0;) {
       Arrival arrival = next(deadline);
       const auto [rank, stream] = std::pair(arrival.facts.rank, arrival.facts.stream);
-      const bool expected = rank > rank_ && rank < size_ && stream >= 0 && stream <= streams_;
+      const bool expected = rank > rank_ && rank < size_ && stream >= 0 && stream <= links_;
       const bool again = expected && slot(rank, stream);
       // Who was cut off before it heard that it is in comes once more.
       if (!expected || (again && !has_ended(*slot(rank, stream)))) {
@@ -150,12 +152,12 @@ class MeshBuilder {
     std::string words;
     for (int rank = rank_ + 1; rank < size_; ++rank) {
       int missing = 0;
-      for (int stream = 0; stream <= streams_; ++stream) missing += slot(rank, stream) ? 0 : 1;
+      for (int stream = 0; stream <= links_; ++stream) missing += slot(rank, stream) ? 0 : 1;
       if (missing == 0) continue;
       words += fmt::format("{} {}", words.empty() ? "" : ",",
                            mesh_.peers[static_cast<size_t>(rank)].name);
-      if (missing <= streams_) {
-        words += fmt::format(" with {} of {} connections", missing, streams_ + 1);
+      if (missing <= links_) {
+        words += fmt::format(" with {} of {} connections", missing, links_ + 1);
       }
     }
     return words;
@@ -163,7 +165,7 @@ class MeshBuilder {
 
   Listener& listener_;
   const std::string& key_;
-  const int rank_, size_, streams_;
+  const int rank_, size_, streams_, links_;
   std::vector<Card> cards_;
   Mesh mesh_;
 };
@@ -171,11 +173,11 @@ class MeshBuilder {
 }  // namespace
 
 Mesh connect_mesh(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
-                  const Deadline& deadline, int called) {
+                  const Deadline& deadline, int called, int lanes) {
   if (streams < 1 || streams > kMaxStreams) {
     throw UsageError(fmt::format("{} data streams a pair: expected 1 to {}", streams, kMaxStreams));
   }
-  MeshBuilder builder(place, listener, key, streams);
+  MeshBuilder builder(place, listener, key, streams, lanes);
   builder.read(place.exchange(
       "mesh/" + key, encode(listener, streams, called < 0 ? place.rank() : called), deadline));
   try {

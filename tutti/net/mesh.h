@@ -36,8 +36,9 @@ inline constexpr int kMaxStreams = 64;
 /// refuses; Timeout that names the ranks that did not come, with their addresses.
 ///
 /// `called`: what the others' messages call this rank, where the mesh is part of something larger;
-/// -1: its rank in `place`.
+/// -1: its rank in `place`. `lanes`: so many times as many data streams, equal on all that give the
+/// same number of streams.
 Mesh connect_mesh(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
-                  const Deadline& deadline, int called = -1);
+                  const Deadline& deadline, int called = -1, int lanes = 1);
 
 }  // namespace tutti

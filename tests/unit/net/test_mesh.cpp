@@ -70,10 +70,11 @@ TEST(Mesh, ConnectsEveryPair) {
       const Deadline deadline(30s);
       for (const int streams : {1, 3}) {  // two groups over one listener
         const std::string key = "group " + std::to_string(streams);
-        Mesh mesh = connect_mesh(*place, listener, key, streams, deadline);
+        const int lanes = streams == 1 ? 1 : 2;
+        Mesh mesh = connect_mesh(*place, listener, key, streams, deadline, -1, lanes);
         EXPECT_EQ(mesh.rank, rank);
         EXPECT_TRUE(mesh.peers[static_cast<size_t>(rank)].data.empty());
-        check_links(mesh, size, streams);
+        check_links(mesh, size, streams * lanes);
       }
     });
   }

@@ -46,8 +46,11 @@ class OrderedPlace final : public MeetingPlace {
   const int rank_;
 };
 
-TcpLinks links_of(Mesh mesh) {
-  TcpLinks links{.rank = mesh.rank, .size = static_cast<int>(mesh.peers.size())};
+TcpLinks links_of(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
+                  const Deadline& deadline, int called = -1) {
+  const int lanes = tcp_lanes(place.size(), streams);
+  Mesh mesh = connect_mesh(place, listener, key, streams, deadline, called, lanes);
+  TcpLinks links{.rank = mesh.rank, .size = place.size(), .peers = {}, .lanes = lanes};
   for (MeshPeer& peer : mesh.peers)
     links.peers.push_back({std::move(peer.data), std::move(peer.control)});
   return links;
@@ -96,7 +99,7 @@ TcpConnect connector(const std::shared_ptr<std::weak_ptr<Engine>>& engine, const
              const std::string& key, const std::vector<int>& members, int /*rank*/,
              const Deadline& deadline) {
     EngineMeeting meeting(engine->lock(), members);
-    return links_of(connect_mesh(meeting, *listener, key, streams, deadline));
+    return links_of(meeting, *listener, key, streams, deadline);
   };
 }
 
@@ -104,15 +107,14 @@ std::shared_ptr<Engine> make_links_engine(const Plan& plan, MeetingPlace& place,
                                           const std::string& key, ReductionShape shape,
                                           int local_ranks) {
   auto slot = std::make_shared<std::weak_ptr<Engine>>();
-  auto engine =
-      make_tcp(links_of(connect_mesh(place, *plan.base.listener, key, plan.options.streams,
-                                     plan.deadline, plan.place.rank())),
-               {.shape = std::move(shape),
-                .order = plan.options.order,
-                .table = plan.options.table,
-                .key = key,
-                .local_ranks = local_ranks,
-                .connect = connector(slot, plan)});
+  auto engine = make_tcp(links_of(place, *plan.base.listener, key, plan.options.streams,
+                                  plan.deadline, plan.place.rank()),
+                         {.shape = std::move(shape),
+                          .order = plan.options.order,
+                          .table = plan.options.table,
+                          .key = key,
+                          .local_ranks = local_ranks,
+                          .connect = connector(slot, plan)});
   *slot = engine;
   return engine;
 }
@@ -151,6 +153,7 @@ std::shared_ptr<Engine> make_levels(const Plan& plan) {
     ConnectOptions any = options;
     any.engine = "auto";
     any.mpi_ranks = false;
+    any.chosen = nullptr;
     return connect_engine(meeting, key + "/" + name, base, any, Deadline(limit));
   };
   return make_hier(std::move(parts));
@@ -222,6 +225,7 @@ std::shared_ptr<Engine> connect_engine(MeetingPlace& place, const std::string& k
                                              .nccl_built = nccl_available(),
                                              .on_device = options.cuda_device.has_value()});
   auto engine = make_engine(plan, choice.engine);
+  if (options.chosen != nullptr) *options.chosen = choice;
   if (ordered.rank() == 0)
     log(LogLevel::info, "group {}: engine {}, since {}; sums in the order {}", key, choice.engine,
         choice.reason, engine->reduction_shape().to_string());

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "tutti/cluster/join/engine_choice.h"
 #include "tutti/comm/group/group.h"
 #include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/net/listener.h"
@@ -36,6 +37,7 @@ struct ConnectOptions {
   /// The CUDA device of this rank's buffers, for nccl; on no rank, or on all.
   std::optional<int> cuda_device{};
   AlgorithmTable table = built_in_table();
+  EngineChoice* chosen = nullptr;  ///< is told which engine it is, and why
 };
 
 /// Collective over the ranks of `place`. `key` names the group: the same on all ranks, at most 100

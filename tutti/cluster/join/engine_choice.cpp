@@ -11,6 +11,7 @@ namespace {
 
 std::string hosts_words(const std::vector<int>& per_host) {
   const int ranks = std::accumulate(per_host.begin(), per_host.end(), 0);
+  if (ranks == 1) return "there is one rank";
   if (per_host.size() == 1) return fmt::format("all {} ranks are on one host", ranks);
   const bool single = std::all_of(per_host.begin(), per_host.end(), [](int n) { return n == 1; });
   if (single) return fmt::format("each of the {} ranks is on a host of its own", ranks);

@@ -22,6 +22,7 @@
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/flight/flight_record.h"
+#include "tutti/comm/mpi/mpi.h"
 #include "tutti/net/host_token.h"
 #include "tutti/net/tls.h"
 #include "tutti/net/token.h"
@@ -110,11 +111,12 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
 }
 
 /// Of a job of `tutti run` on one host, whose workers meet in its memory.
-std::optional<Group> joined_on_one_host;      // written under the mutex of join()
-std::unique_ptr<JobLinks> links_on_one_host;  // for key_values_of_job()
+std::optional<Group> joined_on_one_host;  // written under the mutex of join()
+/// Theirs, where they need some; made by the first who does, and gone with the process.
+std::unique_ptr<Connections> connections_on_one_host;
 
 /// A rendezvous in worker 0, over loopback, which the group tells the others of.
-std::unique_ptr<JobLinks> meet_on_one_host(Group workers, Millis limit) {
+std::unique_ptr<Connections> meet_on_one_host(Group workers, Millis limit) {
   struct Place {
     std::array<char, 2 * Token::kBytes> token;
     uint16_t port;
@@ -122,26 +124,36 @@ std::unique_ptr<JobLinks> meet_on_one_host(Group workers, Millis limit) {
   const Deadline deadline(limit);
   Place place{};
   const auto make = [&](const Token& token) {
-    return std::make_unique<JobLinks>(JobPlace{.worker = workers.rank(),
-                                               .num_workers = workers.size(),
-                                               .rendezvous = {"127.0.0.1", place.port},
-                                               .hosts_rendezvous = workers.rank() == 0,
-                                               .name = words_of_process(workers.rank()),
-                                               .silence = limit},
-                                      Credentials{.token = token, .job = "values on one host"},
-                                      deadline);
+    auto links = std::make_unique<JobLinks>(
+        JobPlace{.worker = workers.rank(),
+                 .num_workers = workers.size(),
+                 .rendezvous = {"127.0.0.1", place.port},
+                 .hosts_rendezvous = workers.rank() == 0,
+                 .name = words_of_process(workers.rank()),
+                 .silence = limit},
+        Credentials{.token = token, .job = "workers on one host"}, deadline);
+    return std::make_unique<Connections>(std::move(links), token);
   };
-  std::unique_ptr<JobLinks> links;
+  std::unique_ptr<Connections> made;
   if (workers.rank() == 0) {
     const Token token = Token::random();
-    links = make(token);
+    made = make(token);
     std::ranges::copy(token.secret_hex(), place.token.begin());
-    place.port = links->listener()->address().port();
+    place.port = made->links->listener()->address().port();
   }
   const MemorySpan told{&place, sizeof place, DType::uint8};
   workers.broadcast(told, 0, deadline.left()).wait(deadline.left());
-  if (links) return links;
+  if (made) return made;
   return make(Token::parse({place.token.data(), place.token.size()}, "worker 0's"));
+}
+
+/// Collective over the workers, the first time.
+Connections& links_on_one_host(Millis limit) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!connections_on_one_host)
+    connections_on_one_host = meet_on_one_host(*joined_on_one_host, limit);
+  return *connections_on_one_host;
 }
 
 Group join_workers(Millis limit) {
@@ -219,6 +231,39 @@ std::vector<Group> local_members(int count, const ShmOptions& options) {
   return members;
 }
 
+// What cannot serve is refused here too; what could has nobody to send to.
+EngineChoice choice_of_one_worker(int replicas, const std::string& asked) {
+  const auto job = job_of_this_process();
+  choose_engine({.asked = asked,
+                 .replicas_per_host = {replicas},
+                 .mpi_built = mpi_available(),
+                 .mpi_launcher = job && job->mpi});
+  if (replicas > 1)
+    return {"shm", fmt::format("all {} replicas are threads of one process", replicas)};
+  std::string why = "there is one replica, which sends nothing";
+  if (asked != "auto" && asked != "solo") why += fmt::format(" ({} was asked for)", asked);
+  return {"solo", std::move(why)};
+}
+
+/// They meet at the rendezvous, as the `number`-th group of replicas.
+std::vector<Group> members_over_links(Connections& job, const Group& workers, int count, int number,
+                                      const JoinOptions& options, const Deadline& deadline) {
+  const std::string name = fmt::format("replicas{}", number);
+  return make_members(count, [&](int member) {
+    RendezvousMeeting meeting(job.links->rendezvous(), name, workers.rank() * count + member,
+                              workers.size() * count);
+    return connect(meeting, name, job.base,
+                   {.engine = options.engine,
+                    .order = options.order,
+                    .streams = options.streams,
+                    .pinned = options.pinned,
+                    .mpi_ranks = count == 1 && job_of_this_process()->mpi,
+                    .table = options.table,
+                    .chosen = member == 0 ? options.chosen : nullptr},
+                   deadline);
+  });
+}
+
 }  // namespace
 
 std::optional<ClusterSpec> job_of_this_process() { return cluster_spec(environment_variables()); }
@@ -243,26 +288,25 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
     Lifeline::of(*environment)
         .send({.kind = Notice::Kind::replicas, .number = replicas_per_worker}, {}, deadline);
   }
-  if (workers.size() == 1) return local_members(replicas_per_worker, shm);
+  if (workers.size() == 1) {
+    const EngineChoice choice = choice_of_one_worker(replicas_per_worker, options.engine);
+    if (options.chosen != nullptr) *options.chosen = choice;
+    return local_members(replicas_per_worker, shm);
+  }
   require_same(workers, replicas_per_worker, deadline);
   static std::atomic<int> groups_made{0};
   const int number = groups_made++;
   const int first_rank = workers.rank() * replicas_per_worker;
   const int size = workers.size() * replicas_per_worker;
-  if (connections) {
-    const std::string name = fmt::format("replicas{}", number);
-    return make_members(replicas_per_worker, [&](int member) {
-      RendezvousMeeting meeting(connections->links->rendezvous(), name, first_rank + member, size);
-      return connect(meeting, name, connections->base,
-                     {.engine = options.engine,
-                      .order = options.order,
-                      .streams = options.streams,
-                      .pinned = options.pinned,
-                      .mpi_ranks = replicas_per_worker == 1 && job_of_this_process()->mpi,
-                      .table = options.table},
-                     deadline);
-    });
-  }
+  if (connections)
+    return members_over_links(*connections, workers, replicas_per_worker, number, options,
+                              deadline);
+  const EngineChoice choice = choose_engine(
+      {.asked = options.engine, .replicas_per_host = {size}, .mpi_built = mpi_available()});
+  if (choice.engine == "tcp")
+    return members_over_links(links_on_one_host(options.limit), workers, replicas_per_worker,
+                              number, options, deadline);
+  if (options.chosen != nullptr) *options.chosen = choice;
   Lifeline& lifeline = Lifeline::of(worker_environment().value());
   const ShmSegment segment = shared_segment(lifeline, workers, size, number, shm, deadline);
   return make_members(replicas_per_worker, [&](int member) {
@@ -280,8 +324,7 @@ std::shared_ptr<KeyValues> key_values_of_job(std::string name, Millis limit) {
         fmt::format("values \"{}\" of a job: this process has no rendezvous; call join() first, in "
                     "a job of several workers (tutti run -n 2, or another launcher)",
                     name));
-  if (!links_on_one_host) links_on_one_host = meet_on_one_host(*joined_on_one_host, limit);
-  return links_on_one_host->key_values(std::move(name));
+  return links_on_one_host(limit).links->key_values(std::move(name));
 }
 
 void ask_for_grace(Millis grace) noexcept {

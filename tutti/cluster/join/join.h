@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/join/engine_choice.h"
 #include "tutti/cluster/spec/cluster_spec.h"
 #include "tutti/cluster/spec/worker_environment.h"
 #include "tutti/comm/group/group.h"
@@ -34,11 +35,12 @@ struct JoinOptions {
   Millis limit{kDefaultTimeLimit};  ///< wait for workers that have not come
   bool pinned = false;              ///< every member's thread is pinned to cores of its own: spin
 
-  // Of groups that span hosts; on one host it is shm.
-  std::string engine = "auto";              ///< auto, tcp, hier, mpi
+  std::string engine = "auto";  ///< auto, shm, tcp, hier, mpi
+  // Of tcp, and of hier between hosts.
   Order order = Order::fixed;               ///< any: tcp may add in an order of its own
   int streams = 1;                          ///< data streams between two hosts' ranks
   AlgorithmTable table = built_in_table();  ///< tcp's; `tutti bench tune` measures one
+  EngineChoice* chosen = nullptr;           ///< is told which engine it is, and why
 };
 
 /// Thread members of several workers in one group: this worker's members, whose ranks follow one

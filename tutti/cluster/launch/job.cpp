@@ -236,12 +236,14 @@ void Job::take_signals() {
   if (!signals_) return;
   while (const int signal = signals_->take()) {
     if (!deaths_before_signal_) {
-      deaths_before_signal_ = deaths_.size();
+      const std::string request = fmt::format("was told to end by SIG{}", sigabbrev_np(signal));
+      // What tells all nodes to end reached another first: what has failed here since follows.
+      const bool same = failure_elsewhere_ && failure_elsewhere_->words.ends_with(request);
+      deaths_before_signal_ = same ? failure_elsewhere_->deaths_before : deaths_.size();
+      if (same) failure_elsewhere_.reset();
       // Before the workers go, so that nobody takes their loss for the cause.
       if (other_nodes_)
-        other_nodes_->tell_failure(
-            first_worker(),
-            fmt::format("{} was told to end by SIG{}", other_nodes_->name(), sigabbrev_np(signal)));
+        other_nodes_->tell_failure(first_worker(), other_nodes_->name() + " " + request);
     }
     ending_.set_signal_grace(signal_grace());
     ending_.on_signal(signal, Clock::now());
@@ -270,7 +272,12 @@ void Job::hear_other_nodes() {
   const bool cause_here = std::any_of(deaths_.begin(), deaths_.end(), [](const auto& death) {
     return death.failed && !death.follows;
   });
-  if (failure_elsewhere_ || !cause_here) failure_elsewhere_ = failure;
+  const size_t deaths_before =
+      failure_elsewhere_ ? failure_elsewhere_->deaths_before : deaths_.size();
+  if (failure_elsewhere_ || !cause_here) {
+    failure_elsewhere_ = failure;
+    failure_elsewhere_->deaths_before = deaths_before;
+  }
   ending_.set_signal_grace(signal_grace());  // that node may have been told to end, and all save
   ending_.on_failure(Clock::now());
 }

@@ -55,6 +55,11 @@ void Job::on_death(Worker& worker) {
   if (leads) ending_.on_lead_ended(Clock::now());
   if (options_.lost) options_.lost(result.worker, result.ending());
   if (!result.failed()) return;
+  // Killed from outside: those who lost this worker were heard before it was seen to end. One that
+  // aborts may have lost another.
+  const bool killed = result.signal != 0 && result.signal != SIGABRT && !result.follows();
+  if (killed && !result.stopped_by_launcher && ending_.first_signal() == 0)
+    failure_elsewhere_.reset();
   if (other_nodes_ && !result.stopped_by_launcher)
     other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));
   ending_.on_failure(Clock::now());
@@ -234,7 +239,11 @@ LaunchResult Job::result() const {
   }
   // Other nodes' limits pass too when a worker of this one is stopped.
   if (failure_elsewhere_ && stopped_worker_ < 0) {
-    result.exit_code = 1;
+    // What was heard of first may be the same bad input.
+    const bool bad_input = std::ranges::any_of(workers_, [](const Worker& worker) {
+      return worker.result.is_bad_input() && worker.result.exit_code == 2;
+    });
+    result.exit_code = bad_input ? 2 : 1;
     result.root_worker = failure_elsewhere_->worker;
     result.root_cause = failure_elsewhere_->words;
   } else if (const auto root = this->root()) {

@@ -156,6 +156,18 @@ class Engine {
   /// keep moving. By the owning thread, while nothing is in flight; engines shm and tcp do.
   void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
 
+  /// So many sums of different memory go on beside each other; what else is submitted waits.
+  virtual int sums_at_a_time() const noexcept { return 1; }
+  /// As progress(), with the operations' own limits alone; false once wake() was called, before or
+  /// meanwhile, and `ticket` is not done: for who may have more to submit. Engines that can be
+  /// lent.
+  virtual bool progress_until_woken(Ticket ticket) {
+    progress(ticket, Deadline(kLongestLimit));
+    return true;
+  }
+  /// Ends one progress_until_woken(). From any thread.
+  virtual void wake() noexcept {}
+
   /// Whether another thread may carry out operations while the owning one computes.
   virtual bool can_be_lent() const noexcept { return false; }
   /// From now on that thread owns this engine. Its waits leave the core to who computes, and call

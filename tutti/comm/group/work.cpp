@@ -13,6 +13,16 @@ void Work::wait(Millis limit) {
   if (auto* log = engine_->flight_log()) log->done(mark_);
 }
 
+bool Work::wait_until_woken() {
+  if (engine_ == nullptr) return true;
+  engine_->require_own();
+  const bool done = noting_failure(*engine_, mark_, [&] {
+    return engine_->poll(ticket_) || engine_->progress_until_woken(ticket_);
+  });
+  if (auto* log = engine_->flight_log(); log != nullptr && done) log->done(mark_);
+  return done;
+}
+
 bool Work::test() {
   if (engine_ == nullptr) return true;
   engine_->require_own();

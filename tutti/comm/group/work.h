@@ -25,6 +25,9 @@ class Work {
   /// disagree on shape, dtype or order of calls), or the error with which the group was aborted.
   void wait(Millis limit = kLongestLimit);
 
+  /// Engine::progress_until_woken(): true when done. Throws as wait().
+  bool wait_until_woken();
+
   /// Advances without waiting; true when done. Throws as wait().
   bool test();
 

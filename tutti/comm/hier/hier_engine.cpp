@@ -69,6 +69,7 @@ Ticket HierEngine::submit(std::span<const Operation> batch) {
     return ticket;
   }
   for (const Operation& operation : batch) {
+    counter_.count(operation);
     entries_.push_back({operation, Deadline(operation.limit), std::nullopt});
     ++submitted_;
   }

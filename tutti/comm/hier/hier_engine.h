@@ -11,6 +11,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/comm/engine/detail/failures.h"
+#include "tutti/comm/engine/engine_counts.h"
 #include "tutti/comm/hier/hier.h"
 #include "tutti/comm/hier/program.h"
 
@@ -94,6 +95,7 @@ class HierEngine final : public Engine {
   int first_slice_ = 0;  // that this rank carries
   int end_slice_ = 0;
 
+  EngineCounter counter_{"hier"};
   std::deque<Entry> entries_;  // the first is at work
   Operation last_;             // the last that was completed
   Ticket submitted_ = 0;

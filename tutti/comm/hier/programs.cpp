@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/event.h"
 #include "tutti/comm/engine/detail/spans.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/hier/hier_engine.h"
@@ -21,6 +22,16 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Up to here an exchange inside a host costs more than sending the same on every rail.
 constexpr int64_t kWholeBytes = 64 << 10;
+
+/// When a phase of an operation was submitted, for who listens to events; else zero.
+TimePoint phase_begins() { return events_wanted() ? Clock::now() : TimePoint{}; }
+
+void phase_is_over(std::string_view name, int rank, int64_t bytes, TimePoint began) {
+  if (began == TimePoint{}) return;
+  emit(name, {{"rank", int64_t{rank}},
+              {"bytes", bytes},
+              {"us", std::chrono::duration<double, std::micro>(Clock::now() - began).count()}});
+}
 
 }  // namespace
 
@@ -151,11 +162,15 @@ Program HierEngine::all_reduce(Entry& entry) {
   int turn = 0;
   Region next = chunk(0);
   MemorySpan next_partial = partial_of(next, turn);
+  TimePoint inside_began = phase_begins();
   Ticket reduced = reduce_inside(entry, next, next_partial);
   for (int64_t begin = 0; begin < data.num_elements; begin += per_chunk) {
     const Region region = next;
     const MemorySpan partial = next_partial;
     co_await Program::Until{&inside, reduced};
+    if (begin == 0)
+      phase_is_over("hier.reduced_inside", rank(), region.span.num_bytes(), inside_began);
+    const TimePoint rails_began = phase_begins();
     const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
       return with_limit(entry, {.collective = Collective::all_reduce,
                                 .reduce = operation.reduce,
@@ -166,15 +181,20 @@ Program HierEngine::all_reduce(Entry& entry) {
     if (begin + per_chunk < data.num_elements) {
       next = chunk(begin + per_chunk);
       next_partial = partial_of(next, turn);
+      inside_began = phase_begins();
       reduced = reduce_inside(entry, next, next_partial);
       co_await Program::Until{&inside, reduced};
+      phase_is_over("hier.reduced_inside", rank(), next.span.num_bytes(), inside_began);
     }
     for (const auto& wait : waits) co_await wait;
+    phase_is_over("hier.between", rank(), partial.num_bytes(), rails_began);
     finish_partial(data.dtype, operation.reduce, partial.data,
                    part_of(region.span, region.mine_begin, 0).data, region.mine_count, size());
+    inside_began = phase_begins();
     gathered = gather_inside(entry, region);
   }
   co_await Program::Until{&inside, gathered};
+  phase_is_over("hier.gathered_inside", rank(), next.span.num_bytes(), inside_began);
 }
 
 Program HierEngine::reduce(Entry& entry) {

@@ -13,7 +13,6 @@ namespace tutti::detail::mpi {
 namespace {
 
 constexpr int kExchangeTag = 3;
-constexpr int64_t kLine = 64;
 
 struct Wish {
   int color = 0;

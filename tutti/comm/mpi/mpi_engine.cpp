@@ -123,6 +123,7 @@ void MpiEngine::run(const Operation& operation) {
 
 void MpiEngine::add_entry(const Operation& operation) {
   if (entries_.size() == kMaxOpen) progress(completed_ + 1, Deadline(kLongestLimit));
+  counter_.count(operation);
   Entry& entry = entries_.emplace_back();
   entry.operation = operation;
   entry.call = call_of(operation, ++submitted_);

@@ -11,6 +11,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/comm/engine/detail/failures.h"
+#include "tutti/comm/engine/engine_counts.h"
 #include "tutti/comm/mpi/control.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/mpi/plan.h"
@@ -135,6 +136,7 @@ class MpiEngine final : public Engine {
   const MpiPlan plan_;
   std::unique_ptr<Control> control_;
 
+  EngineCounter counter_{"mpi"};
   std::deque<Entry> entries_;  ///< collectives that are not done, oldest first
   uint64_t submitted_ = 0;
   uint64_t completed_ = 0;

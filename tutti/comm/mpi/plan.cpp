@@ -8,8 +8,6 @@
 namespace tutti::detail::mpi {
 namespace {
 
-constexpr int64_t kLine = 64;
-
 int64_t rounded_up(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // Nothing, where it has no such elements.

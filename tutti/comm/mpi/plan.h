@@ -23,6 +23,8 @@ namespace tutti::detail::mpi {
 /// Parts up to this size travel in the announcement. With it they stay below the size from which
 /// MPI libraries ask the receiver first (4 KiB is the least of them).
 constexpr int64_t kMpiInlineBytes = 2048;
+/// Of a cache: what several ranks write begins on one of its own.
+constexpr int64_t kLine = 64;
 
 struct MpiTransfer {
   int peer = 0;

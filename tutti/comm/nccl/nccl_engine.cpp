@@ -90,6 +90,7 @@ Ticket NcclEngine::submit(std::span<const Operation> batch) {
   std::vector<Event> ready;
   for (const Operation& operation : batch) {
     refuse_what_nccl_has_not(operation);
+    counter_.count(operation);
     for (Event& one : mark_of(operation)) ready.push_back(std::move(one));
   }
   return submit_after(batch, std::move(ready));

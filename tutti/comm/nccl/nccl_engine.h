@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/comm/engine/detail/failures.h"
+#include "tutti/comm/engine/engine_counts.h"
 #include "tutti/comm/nccl/calls.h"
 
 namespace tutti::detail::nccl {
@@ -110,6 +111,7 @@ class NcclEngine final : public Engine {
 
   std::list<ncclComm_t> parts_;  ///< of split: where NCCL writes them
 
+  EngineCounter counter_{"nccl"};
   std::deque<Batch> batches_;  ///< that are not done, oldest first
   Ticket submitted_ = 0;
   Ticket recorded_ = 0;

@@ -17,6 +17,7 @@ ShmEngine::Entry& ShmEngine::add_entry(const Operation& operation) {
     const Ticket oldest = completed_ + 1;
     while (!advance(oldest)) wait(complete_need_, nullptr);
   }
+  counter_.count(operation);
   Entry& entry = entry_of(submitted_);
   entry.operation = &operation;
   entry.call = pack_call(operation);

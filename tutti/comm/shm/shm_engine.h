@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/comm/engine/engine.h"
+#include "tutti/comm/engine/engine_counts.h"
 #include "tutti/comm/shm/call.h"
 #include "tutti/comm/shm/messages.h"
 #include "tutti/comm/shm/segment.h"
@@ -186,6 +187,7 @@ class ShmEngine final : public Engine {
   std::vector<int> root_ranks_;     ///< what its ranks are in the root
   const Poison& poison_;
 
+  EngineCounter counter_{"shm"};
   std::array<Entry, kRingLines> entries_;
   uint64_t submitted_ = 0;
   uint64_t published_ = 0;

@@ -3,7 +3,9 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <iterator>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -31,18 +33,34 @@ int spins_of(const TcpOptions& options, int size) {
 uint32_t fingerprint_of(const TcpOptions& options, const ReductionShape& shape,
                         const TcpLinks& links) {
   const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
-  const std::string all =
-      fmt::format("{} {} {} {} {} {}", shape.to_string(), name_of(options.order),
-                  options.chunk_bytes, options.min_stripe_bytes, streams, to_json(options.table));
+  const std::string all = fmt::format(
+      "{} {} {} {} {}x{} {}", shape.to_string(), name_of(options.order), options.chunk_bytes,
+      options.min_stripe_bytes, links.lanes, streams, to_json(options.table));
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
   return hash;
+}
+
+std::vector<std::unique_ptr<Link>> links_of_lane(std::vector<std::unique_ptr<Link>>& all,
+                                                 size_t number, int lanes) {
+  const auto each = std::ssize(all) / lanes;
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(number) * each;
+  return {std::move_iterator(first), std::move_iterator(first + each)};
 }
 
 std::vector<std::unique_ptr<Link>> take_control(TcpLinks& links) {
   std::vector<std::unique_ptr<Link>> all;
   for (TcpLinks::Peer& peer : links.peers) all.push_back(std::move(peer.control));
   return all;
+}
+
+std::span<const std::string_view> names_of_algorithms() {
+  static const auto names = [] {
+    std::array<std::string_view, kNumAlgorithms> all;
+    for (size_t i = 0; i < all.size(); ++i) all[i] = name_of(static_cast<Algorithm>(i));
+    return all;
+  }();
+  return names;
 }
 
 }  // namespace
@@ -60,16 +78,20 @@ TcpEngine::TcpEngine(TcpLinks links, TcpOptions options)
       waker_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       control_(take_control(links), *this),
       messages_(size_, control_),
+      counter_("tcp", names_of_algorithms()),
       reduce_inputs_(static_cast<size_t>(size_)),
       known_(static_cast<size_t>(size_)) {
   if (!waker_) throw Error("tcp engine: eventfd: " + errno_words(errno));
-  for (TcpLinks::Peer& peer : links.peers)
-    streams_.emplace_back(std::move(peer.data), options_.min_stripe_bytes, options_.chunk_bytes);
   // When a wait first sleeps is chance: what it needs is there from the start.
-  size_t num_links = 1;
-  for (const PeerStreams& streams : streams_)
-    num_links += 1 + static_cast<size_t>(streams.num_links());
-  polls_.reserve(num_links);
+  size_t num_polls = 1;
+  for (const TcpLinks::Peer& peer : links.peers) num_polls += 1 + peer.data.size();
+  polls_.reserve(num_polls);
+  for (size_t number = 0; number < static_cast<size_t>(links.lanes); ++number) {
+    LinkLane& lane = lanes_.emplace_back();
+    for (TcpLinks::Peer& peer : links.peers)
+      lane.streams.emplace_back(links_of_lane(peer.data, number, links.lanes),
+                                options_.min_stripe_bytes, options_.chunk_bytes);
+  }
 }
 
 TcpEngine::~TcpEngine() {
@@ -135,10 +157,14 @@ void check_links(const TcpLinks& links, const TcpOptions& options) {
                        options.shape->replicas()));
   if (options.chunk_bytes < 4096 || options.min_stripe_bytes < 4096)
     refuse("chunk_bytes and min_stripe_bytes: expected 4096 or more");
+  if (links.lanes < 1) refuse(fmt::format("{} lanes: expected 1 or more", links.lanes));
   if (links.size == 1) return;
   if (static_cast<int>(links.peers.size()) != links.size)
     refuse(fmt::format("links to {} ranks", links.peers.size()));
   const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
+  if (streams % static_cast<size_t>(links.lanes) != 0)
+    refuse(
+        fmt::format("{} data links a rank: expected a multiple of {} lanes", streams, links.lanes));
   for (int r = 0; r < links.size; ++r) {
     const TcpLinks::Peer& peer = links.peers[static_cast<size_t>(r)];
     if (r == links.rank) continue;
@@ -151,13 +177,23 @@ void check_links(const TcpLinks& links, const TcpOptions& options) {
 
 }  // namespace
 
+int tcp_lanes(int ranks, int streams) noexcept {
+  constexpr int kMost = 4, kMostLinks = 64;  // data links of a rank, where there is a choice
+  constexpr int kMostRanks = 4;              // with more, sums in different rounds meet at one rank
+  return ranks > kMostRanks ? 1 : std::clamp(kMostLinks / (ranks * streams), 1, kMost);
+}
+
 std::shared_ptr<Engine> make_tcp(TcpLinks links, TcpOptions options) {
   check_links(links, options);
   if (links.size == 1) return make_solo();
-  const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
+  const int lanes = links.lanes;
+  const size_t streams =
+      links.peers[links.rank == 0 ? 1 : 0].data.size() / static_cast<size_t>(lanes);
   auto engine = std::make_shared<detail::tcp::TcpEngine>(std::move(links), std::move(options));
-  log(LogLevel::info, "engine tcp, group \"{}\": rank {} of {}, {} data link{} a peer; sums {}",
-      engine->key(), engine->rank(), engine->size(), streams, streams == 1 ? "" : "s",
+  log(LogLevel::info,
+      "engine tcp, group \"{}\": rank {} of {}, {} data link{} a peer, {} sum{} at a time; sums {}",
+      engine->key(), engine->rank(), engine->size(), streams, streams == 1 ? "" : "s", lanes,
+      lanes == 1 ? "" : "s",
       engine->order() == Order::fixed
           ? fmt::format("in the order of reduction shape {}", engine->reduction_shape().to_string())
           : "in any order (order = any)");

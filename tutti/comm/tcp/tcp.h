@@ -1,7 +1,8 @@
 /// The engine between hosts: ranks joined by byte streams, driven by the thread that waits.
 ///
-/// Between every two ranks stand k *data links*, over which large messages are striped, and one
-/// *control link* for messages, failures and leaving. The engine is given them connected. It sums
+/// Between every two ranks stand k *data links*, over which large messages are striped, for each
+/// *lane*, and one *control link* for messages, failures and leaving. Sums go on at the same time,
+/// one a lane: so a wire with latency is kept full. The engine is given them connected. It sums
 /// in the order of its reduction shape unless told that any order will do.
 /// docs/design/tcp_engine.md describes the protocol.
 #pragma once
@@ -21,13 +22,18 @@ namespace tutti {
 /// The connections of one member.
 struct TcpLinks {
   struct Peer {
-    std::vector<std::unique_ptr<Link>> data;  ///< >= 1; as many as there, in the same order
-    std::unique_ptr<Link> control;            ///< its peer() names the rank in errors
+    /// As many as there, in the same order: those of lane 0, of lane 1, ...
+    std::vector<std::unique_ptr<Link>> data;
+    std::unique_ptr<Link> control;  ///< its peer() names the rank in errors
   };
   int rank = 0;
   int size = 1;
   std::vector<Peer> peers;  ///< by rank; this rank's own is empty
+  int lanes = 1;            ///< sums at a time; data links are a multiple of it
 };
+
+/// TcpLinks::lanes of a job's groups: 4, fewer of many streams, 1 of more than 4 ranks.
+int tcp_lanes(int ranks, int streams) noexcept;
 
 /// Makes the connections of a group that is split off. Called at the same time by all its members.
 ///

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -50,6 +51,16 @@ void TcpEngine::nudge() {
   service_control();
 }
 
+bool TcpEngine::progress_until_woken(Ticket ticket) {
+  return done(ticket) || wait_until_done(ticket, nullptr, true);
+}
+
+void TcpEngine::wake() noexcept {
+  woken_ = true;
+  const uint64_t one = 1;
+  (void)!::write(waker_.get(), &one, sizeof one);
+}
+
 bool TcpEngine::poll(Ticket ticket) {
   if (done(ticket)) return true;
   waited_for_ = ticket;
@@ -62,21 +73,22 @@ bool TcpEngine::poll(Ticket ticket) {
   return done(ticket);
 }
 
-void TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer) {
+bool TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer, bool until_woken) {
   waited_for_ = ticket;
   int attempts = 0;
   uint32_t moves = 0;
   while (true) {
     throw_if_failed();
     const bool moved = advance();
-    if (done(ticket)) return;
+    if (done(ticket)) return true;
+    if (until_woken && woken_.exchange(false)) return false;
     if (moved) {
       attempts = 0;
       if (++moves % kMovesPerLook == 0) service_control();
       continue;
     }
     if (!messages_.idle() && size_ <= kMostSpunPeers) service_control();
-    if (done(ticket)) return;
+    if (done(ticket)) return true;
     if (++attempts < (is_lent() ? 0 : spins_)) {
       if (attempts % spins_a_yield_ == 0) std::this_thread::yield();
       continue;
@@ -95,11 +107,12 @@ bool TcpEngine::sleep(const Deadline* outer) {
   const size_t num_control = polls_.size() - 1;
   const bool frames_buffered = control_.has_buffered();
   bool buffered = frames_buffered;
-  for (PeerStreams& streams : streams_) {
-    streams.gather(is_lent() ? kGathered : 1);
-    streams.add_polls(polls_);
-    buffered = buffered || streams.has_buffered();
-  }
+  for (LinkLane& lane : lanes_)
+    for (PeerStreams& streams : lane.streams) {
+      streams.gather(is_lent() ? kGathered : 1);
+      streams.add_polls(polls_);
+      buffered = buffered || streams.has_buffered();
+    }
   if (idle()) idle()();
   const Millis slice = idle() ? kIdleSlice : kSlice;
   TimePoint until = Clock::now() + (buffered ? Millis{0} : slice);
@@ -149,23 +162,25 @@ void TcpEngine::look_around(Ticket ticket, const Deadline* outer) {
 
 // A rank that called something else may have sent to this one what nothing here waits for.
 void TcpEngine::look_for_unclaimed() {
-  if (completed_ == submitted_) return;
-  const Entry& entry = entry_of(completed_);
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_ || control_.closed(r)) continue;
-    try {
-      const auto got = streams_[static_cast<size_t>(r)].unclaimed();
-      if (!got || got->number > completed_) continue;
-      if (got->number < completed_ || got->call != entry.call || got->elements != entry.elements ||
-          got->aux != fingerprint_)
-        fail_unexpected(r, *got, static_cast<int64_t>(got->length));
-    } catch (const BadFrame& bad) {
-      fail_lost(
-          r, fmt::format("{} sent what is no frame of this engine: {}", control_.name(r), bad.why));
-    } catch (const Error&) {
-      if (failure_.happened()) throw;
-      // Its control link tells why, or it has left and is not needed.
-    }
+  for (uint64_t n = completed_; n < submitted_ && n < completed_ + lanes_.size(); ++n)
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_ && !control_.closed(r)) look_for_unclaimed(n, r);
+}
+
+void TcpEngine::look_for_unclaimed(uint64_t number, int r) {
+  const Entry& entry = entry_of(number);
+  try {
+    const auto got = lane_of(number).streams[static_cast<size_t>(r)].unclaimed();
+    if (!got || got->number > number) return;
+    if (got->number < number || got->call != entry.call || got->elements != entry.elements ||
+        got->aux != fingerprint_)
+      fail_unexpected(r, *got, number, static_cast<int64_t>(got->length));
+  } catch (const BadFrame& bad) {
+    fail_lost(
+        r, fmt::format("{} sent what is no frame of this engine: {}", control_.name(r), bad.why));
+  } catch (const Error&) {
+    if (failure_.happened()) throw;
+    // Its control link tells why, or it has left and is not needed.
   }
 }
 
@@ -227,10 +242,11 @@ void TcpEngine::fail_lost(int rank, const std::string& why) {
                           last_call_words(rank)));
 }
 
-void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expected_length) {
+void TcpEngine::fail_unexpected(int from, const FrameHeader& got, uint64_t at,
+                                int64_t expected_length) {
   // A rank that is behind called something else at that place; what this one called is still known.
-  const bool behind = got.number < completed_ && got.number + entries_.size() >= submitted_;
-  const uint64_t number = behind ? got.number : completed_;
+  const bool behind = got.number < at && got.number + entries_.size() >= submitted_;
+  const uint64_t number = behind ? got.number : at;
   const Entry& entry = entry_of(number);
   const std::string mine = call_words(entry.call, entry.elements);
   const std::string theirs = call_words(got.call, got.elements);
@@ -238,7 +254,7 @@ void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expect
     fail(FailureKind::mismatch,
          fmt::format("ranks disagree: rank {} is at operation #{} ({}), rank {} at operation #{} "
                      "({})\n  every rank must make the same calls in the same order",
-                     rank_, completed_ + 1, mine, from, got.number + 1, theirs));
+                     rank_, at + 1, mine, from, got.number + 1, theirs));
   if (got.call != entry.call || got.elements != entry.elements) {
     const bool first = rank_ < from;
     fail(FailureKind::mismatch,
@@ -294,7 +310,8 @@ void TcpEngine::fail_late(Ticket ticket, Millis limit) {
   // All that wait for the same rank pass their limits together: the lowest speaks for them.
   for (int r = 0; r < rank_; ++r)
     if (const Known& known = known_[static_cast<size_t>(r)];
-        known.answered && known.in_call && known.number == completed_) {
+        known.answered && known.in_call && known.number < completed_ + lanes_.size() &&
+        completed_ < known.number + lanes_.size()) {
       wait_for_news(r, kAskingLimit);
       break;
     }
@@ -327,8 +344,11 @@ std::string TcpEngine::silent_words(Ticket ticket) const {
   words = behind_words(completed_);
   if (!words.empty()) return words;
   // All are in it: those whose data is missing here.
-  for (size_t i = 0; i < steps_.size(); ++i)
-    if (states_[i] != StepState::done) add(steps_[i].peer, "called it, has not done its part");
+  std::set<int> peers;
+  for (const LinkLane& lane : lanes_)
+    for (size_t i = 0; lane.begun && i < lane.steps.size(); ++i)
+      if (lane.states[i] != StepState::done) peers.insert(lane.steps[i].peer);
+  for (const int peer : peers) add(peer, "called it, has not done its part");
   return words.empty() ? "nobody" : words;
 }
 

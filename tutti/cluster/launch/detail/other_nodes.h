@@ -20,6 +20,7 @@ struct FailureElsewhere {
   int worker = -1;  ///< -1: a whole node, or the rendezvous
   std::string words;
   bool told_by_launcher = false;  ///< which knows how it ended, and not only that it has gone
+  size_t deaths_before = 0;       ///< of workers here, when it was heard of
 };
 
 /// The token of a job over several nodes; drawn on the host, where the rendezvous is a loopback

@@ -36,6 +36,9 @@ inline constexpr const char* kPollVariable = "TUTTI_POLL_US";
 inline constexpr const char* kPieceBytesVariable = "TUTTI_PIECE_BYTES";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
+// The order of updates that servers record, and that they and their workers follow again.
+inline constexpr const char* kRecordOrderVariable = "TUTTI_RECORD_ORDER";
+inline constexpr const char* kReplayOrderVariable = "TUTTI_REPLAY_ORDER";
 // The folder into which servers write snapshots.
 inline constexpr const char* kSnapshotsVariable = "TUTTI_SNAPSHOTS";
 // Whether workers have the command line of who started them; "": they have another.
