@@ -11,6 +11,7 @@
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sample.h"
+#include "tutti/data/sources/detail/drawing.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/photo_files.h"
 #include "tutti/data/sources/detail/recognise_table.h"
@@ -28,6 +29,7 @@ using detail::kLookBytes;
 // So many folders, and files of each, are looked into for photos: enough to know, and soon done.
 constexpr size_t kLookFolders = 5;
 constexpr size_t kLookPhotos = 100;
+constexpr size_t kLookDrawings = 16;  // files of them
 
 std::string some_names(const std::vector<std::string>& names) {
   constexpr size_t kMost = 5;
@@ -95,6 +97,48 @@ std::vector<Recognised> doodles_among(const std::vector<FileInfo>& listed) {
                                    some_names(doodles))}};
 }
 
+constexpr const char* format_words(detail::DrawingFormat format) {
+  return format == detail::DrawingFormat::binary ? "binary"
+         : format == detail::DrawingFormat::csv  ? "Kaggle's CSV"
+                                                 : "ndjson";
+}
+
+// What a folder has whose files of one ending are drawings, or, where `other` is not "", some.
+Recognised strokes_in(const std::vector<std::string>& names, detail::DrawingFormat format,
+                      const std::string& other) {
+  if (!other.empty())
+    return {.kind = DataKind::unknown,
+            .sentence = fmt::format("unknown: drawings as strokes ({}), but {} has none; give a "
+                                    "folder of drawings alone, or one of the files",
+                                    format_words(format), other)};
+  return {.kind = DataKind::strokes,
+          .sentence = fmt::format("drawings: strokes ({}) in {} file{} ({})", format_words(format),
+                                  names.size(), names.size() == 1 ? "" : "s", some_names(names))};
+}
+
+// Each kind of files of drawings that lies in a folder, by the first files of each.
+std::vector<Recognised> strokes_among(const fs::path& folder, const std::vector<FileInfo>& listed,
+                                      const Files& files) {
+  std::vector<Recognised> found;
+  for (const char* ending : {".ndjson", ".bin", ".csv"}) {
+    const auto names = names_where(listed, [&](const FileInfo& entry) {
+      return !entry.folder && entry.name.ends_with(ending);
+    });
+    std::optional<detail::DrawingFormat> format;
+    std::string other;
+    for (const std::string& name : std::span(names).first(std::min(names.size(), kLookDrawings))) {
+      const fs::path path = folder / name;
+      const Array front = files.read(path, 0, std::min(files.info(path).bytes, kLookBytes));
+      if (const auto one = detail::drawing_format(text_of(front), name))
+        format = one;
+      else if (other.empty())
+        other = name;
+    }
+    if (format) found.push_back(strokes_in(names, *format, other));
+  }
+  return found;
+}
+
 bool is_mds_shard(const FileInfo& entry) {  // or a packed one: ".mds.zstd"
   return !entry.folder &&
          (entry.name.ends_with(".mds") || entry.name.find(".mds.") != std::string::npos);
@@ -134,6 +178,8 @@ Recognised recognise_folder(const fs::path& folder, const Files& files) {
   std::vector<Recognised> kinds = doodles_among(listed);
   for (Recognised& records : records_among(folder, listed, files))
     kinds.push_back(std::move(records));
+  for (Recognised& strokes : strokes_among(folder, listed, files))
+    kinds.push_back(std::move(strokes));
   std::string nested;
   for (size_t i = 0; i < std::min(folders.size(), kLookFolders); ++i) {
     const std::vector<FileInfo> within = files.list(folder / folders[i]);
@@ -216,6 +262,9 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   const std::string look = first_bytes(front, packing, where);
   const bool whole = bytes <= kLookBytes && !packed;
   if (const auto records = recognise_records(info, look, packing)) return *records;
+  if (const auto format = detail::drawing_format(look, info.name); format && !packed)
+    return {.kind = DataKind::strokes,
+            .sentence = fmt::format("drawings: strokes ({})", format_words(*format))};
   if (looks_like_idx(look))
     return {.kind = DataKind::idx,
             .sentence = fmt::format("IDX: an array of {} dimensions{}", static_cast<int>(look[3]),
@@ -246,7 +295,7 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
 std::string_view name_of(DataKind kind) noexcept {
   constexpr std::string_view kNames[] = {"image_folder", "quickdraw", "idx",      "csv",
                                          "jsonl",        "text",      "tfrecord", "webdataset",
-                                         "mds",          "unknown"};
+                                         "mds",          "strokes",   "unknown"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -23,11 +23,12 @@ enum class DataKind {
   tfrecord,      ///< tfrecord()
   webdataset,    ///< webdataset()
   mds,           ///< mds()
+  strokes,       ///< strokes()
   unknown
 };
 
 /// "image_folder", "quickdraw", "idx", "csv", "jsonl", "text", "tfrecord", "webdataset", "mds",
-/// "unknown".
+/// "strokes", "unknown".
 std::string_view name_of(DataKind kind) noexcept;
 
 /// Whether open_records() reads it.

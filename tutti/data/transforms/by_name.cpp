@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/transforms/detail/image.h"
+#include "tutti/data/transforms/strokes.h"
 
 namespace tutti::data::transforms {
 namespace {
@@ -106,6 +107,17 @@ TransformHandle make_random_erasing(SpecReader& spec) {
                          .noise = spec.flag("noise")});
 }
 
+TransformHandle make_strokes_to_bitmap(SpecReader& spec) {
+  return strokes_to_bitmap(
+      spec.whole(0),
+      {.line = spec.option("line", StrokesToBitmapOptions{}.line), .time = spec.flag("time")});
+}
+
+TransformHandle make_strokes_to_sequence(SpecReader& spec) {
+  return strokes_to_sequence(spec.whole(0),
+                             {.time = spec.flag("time"), .length = spec.flag("length")});
+}
+
 const std::vector<double> kNone;
 
 struct Entry {
@@ -127,6 +139,13 @@ constexpr Entry kEntries[] = {
     {"color_jitter", make_color_jitter, 0, 0},
     {"rand_augment", make_rand_augment, 0, 2},
     {"random_erasing", make_random_erasing, 0, 0},
+    {"random_strokes",
+     [](SpecReader& spec) {
+       return random_strokes(spec.numbers() > 0 ? spec.number(0) : 0.2, spec.option("mirror", 0.0));
+     },
+     0, 1},
+    {"strokes_to_bitmap", make_strokes_to_bitmap, 1, 1},
+    {"strokes_to_sequence", make_strokes_to_sequence, 1, 1},
     {"to_tensor", [](SpecReader&) { return to_tensor(); }, 0, 0},
     {"normalize",
      [](SpecReader& spec) {
