@@ -43,18 +43,19 @@ class Planner {
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
       const auto* name = std::get_if<ValueName>(&graph_.inputs[i].value);
       plan_->inputs.push_back(name != nullptr ? define(name->name) : -1);
-      if (name != nullptr) input_of_root_[plan_->inputs.back()] = i;
+      if (name != nullptr) input_of_.emplace(plan_->inputs.back(), i);
     }
-    for (const pt2::Node& node : graph_.nodes) {
-      if (is_guard(node)) continue;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (is_guard(graph_.nodes[i])) continue;
       now_ = static_cast<int>(plan_->calls.size());
-      plan_->calls.push_back(call_of(node));
+      plan_->calls.push_back(call_of(graph_.nodes[i]));
+      plan_->nodes.push_back(i);
     }
     now_ = kAtTheEnd;
     for (const pt2::Argument& output : graph_.outputs) plan_->outputs.push_back(output_of(output));
     end_lives();
     plan_->num_slots = static_cast<int>(last_use_.size());
-    plan_->written_inputs.assign(written_.begin(), written_.end());
+    plan_->memory = std::move(memory_);
     return std::move(plan_);
   }
 
@@ -62,14 +63,16 @@ class Planner {
   int define(const std::string& name) {
     const int slot = static_cast<int>(last_use_.size());
     slots_[name] = slot;
+    plan_->names.push_back(name);
     last_use_.push_back(-1);
-    roots_.push_back(slot);
+    memory_.push_back({.root = slot, .perhaps = {slot}});
     return slot;
   }
 
   int use(const std::string& name) {
     const int slot = slots_.at(name);
     last_use_[static_cast<size_t>(slot)] = now_;
+    reads_.insert(slot);
     return slot;
   }
 
@@ -92,6 +95,9 @@ class Planner {
 
   Call call_of(const pt2::Node& node) {
     Call call;
+    reads_.clear();
+    changed_.clear();
+    region_operands_.clear();
     call.words = name_of(node) + (node.line.empty() ? "" : ", " + node.line);
     try {
       fill(call, node);
@@ -103,7 +109,11 @@ class Planner {
       for (const std::string& name : output.names)
         made.slots.push_back(name.empty() ? -1 : define(name));
     }
-    follow_views(call);
+    follow_memory(call);
+    call.reads.assign(reads_.begin(), reads_.end());
+    call.writes.assign(changed_.begin(), changed_.end());
+    call.draws = call.draws || draws(call);
+    if (call.draws) call.draw = draws_++;
     return call;
   }
 
@@ -170,14 +180,15 @@ class Planner {
                                                                          : std::vector<size_t>{4};
     if (node.inputs.size() <= graphs.back()) throw DataError("lacks the graph within it");
     const size_t first_operand = graphs.back() + 1;
-    std::vector<int> roots;
+    std::vector<int> operands;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (std::ranges::find(graphs, i) != graphs.end()) {
         call.inputs.emplace_back();  // when its operands are known
         continue;
       }
       call.inputs.push_back(operand_of(node.inputs[i].argument, slot()));
-      if (i >= first_operand) add_roots(call.inputs.back(), roots);
+      if (i >= first_operand)
+        std::ranges::copy(slots_of(call.inputs.back()), std::back_inserter(operands));
     }
     require_settings(call);
     for (const size_t i : graphs) {
@@ -185,8 +196,10 @@ class Planner {
           std::get_if<std::shared_ptr<const pt2::Graph>>(&node.inputs[i].argument.value);
       if (within == nullptr) throw DataError(fmt::format("input {} is no graph", i));
       call.inputs[i] = {.kind = Operand::Kind::plan, .plan = plan_within(**within)};
-      require_region(*call.inputs[i].plan, roots, node);
+      call.draws = call.draws || std::ranges::any_of(call.inputs[i].plan->calls, &Call::draws);
+      require_region(*call.inputs[i].plan, operands, node);
     }
+    region_operands_ = std::move(operands);
   }
 
   /// None, or a type that autocast takes, by LibTorch's number.
@@ -212,17 +225,20 @@ class Planner {
     if (!sound) throw DataError("what it sets is no constant of its type");
   }
 
-  void require_region(const CallPlan& within, const std::vector<int>& roots,
+  void require_region(const CallPlan& within, const std::vector<int>& operands,
                       const pt2::Node& node) {
-    if (within.inputs.size() != roots.size())
+    if (within.inputs.size() != operands.size())
       throw DataError(fmt::format("the graph within takes {} values, it is given {}",
-                                  within.inputs.size(), roots.size()));
+                                  within.inputs.size(), operands.size()));
     size_t outputs = 0;
     for (const pt2::NodeOutput& output : node.outputs) outputs += output.names.size();
     if (within.outputs.size() < outputs)
       throw DataError(fmt::format("the graph within gives {} values, expected {}",
                                   within.outputs.size(), outputs));
-    for (const size_t written : within.written_inputs) write_to(roots[written], node);
+    for (const size_t written : within.written_inputs) write_to(operands[written], node);
+    for (const size_t written : within.perhaps_written) perhaps_write_to(operands[written]);
+    for (const Call& call : within.calls)
+      for (const int slot : call.writes) change(operand_at(within, slot, operands));
   }
 
   Operand output_of(const pt2::Argument& output) {
@@ -234,21 +250,42 @@ class Planner {
     }
   }
 
-  // -1 for constants.
-  void add_roots(const Operand& operand, std::vector<int>& roots) const {
-    if (operand.kind == Operand::Kind::tensors) {
-      for (const Operand& item : operand.items) add_roots(item, roots);
-    } else {
-      roots.push_back(operand.slot < 0 ? -1 : roots_[static_cast<size_t>(operand.slot)]);
-    }
+  /// -1 for constants; a list's one after another.
+  static std::vector<int> slots_of(const Operand& operand) {
+    if (operand.kind != Operand::Kind::tensors) return {operand.slot};
+    std::vector<int> slots;
+    for (const Operand& item : operand.items)
+      std::ranges::copy(slots_of(item), std::back_inserter(slots));
+    return slots;
   }
 
-  void write_to(int root, const pt2::Node& node) {
-    const auto found = input_of_root_.find(root);
-    if (found != input_of_root_.end() && written_.insert(found->second).second)
+  /// The operand of a region that is an input within it; -1: it is no input, or of a constant.
+  static int operand_at(const CallPlan& within, int slot, const std::vector<int>& operands) {
+    const auto place =
+        static_cast<size_t>(std::ranges::find(within.inputs, slot) - within.inputs.begin());
+    return slot < 0 || place >= operands.size() ? -1 : operands[place];
+  }
+
+  Memory memory_of(int slot) const {
+    return slot < 0 ? Memory{} : memory_[static_cast<size_t>(slot)];
+  }
+
+  void write_to(int slot, const pt2::Node& node) {
+    change(slot);
+    perhaps_write_to(slot);
+    const auto found = input_of_.find(memory_of(slot).root);
+    if (found != input_of_.end() && plan_->written_inputs.insert(found->second).second)
       notes_.writes.push_back(
           {found->second, {name_of(node), "changes a buffer or parameter", node.line}});
   }
+
+  void perhaps_write_to(int slot) {
+    for (const int one : memory_of(slot).perhaps)
+      if (const auto found = input_of_.find(one); found != input_of_.end())
+        plan_->perhaps_written.insert(found->second);
+  }
+
+  void change(int slot) { changed_.merge(memory_of(slot).perhaps); }
 
   std::shared_ptr<const CallPlan> plan_within(const pt2::Graph& graph) {
     PlanNotes notes;
@@ -259,36 +296,86 @@ class Planner {
   }
 
   void note_writes(const Call& call, const pt2::Node& node) {
+    const auto is_on = [&](std::string_view name) {
+      const auto mode = constant_of(call, name);
+      return mode && mode->isBool() && mode->toBool();
+    };
+    const bool moves_statistics = is_on("training") || is_on("use_input_stats");
     const auto& arguments = call.op->schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
-      if (alias == nullptr || !alias->isWrite()) continue;
-      std::vector<int> roots;
-      add_roots(call.inputs[i], roots);
-      for (const int root : roots) write_to(root, node);
+      const bool writes = alias != nullptr && alias->isWrite();
+      // Of batch norms, whose schemas do not say it.
+      const bool is_statistic = arguments[i].name().starts_with("running_");
+      for (const int slot : slots_of(call.inputs[i])) {
+        if (writes) write_to(slot, node);
+        if (is_statistic) perhaps_write_to(slot);
+        if (is_statistic && moves_statistics) change(slot);
+      }
     }
   }
 
-  /// What an operator gives that shares memory with what it was given has the root of that.
-  void follow_views(const Call& call) {
-    if (!call.op || call.inputs.size() != call.op->schema().arguments().size()) return;
-    const auto& schema = call.op->schema();
-    std::vector<int> shared;
-    for (size_t i = 0; i < call.inputs.size() && shared.empty(); ++i)
-      if (schema.arguments()[i].alias_info() != nullptr) add_roots(call.inputs[i], shared);
-    if (shared.empty() || shared.front() < 0) return;
-    for (size_t i = 0; i < std::min(call.outputs.size(), schema.returns().size()); ++i)
-      if (schema.returns()[i].alias_info() != nullptr)
-        for (const int slot : call.outputs[i].slots)
-          if (slot >= 0) roots_[static_cast<size_t>(slot)] = shared.front();
+  /// Where the memory of what a call gives may be that of what it was given.
+  void follow_memory(const Call& call) {
+    if (call.region != Region::none)
+      follow_region(call);
+    else if (call.op && call.inputs.size() == call.op->schema().arguments().size())
+      follow_operator(call);
   }
 
-  std::optional<c10::IValue> constant_of(const Call& call, std::string_view name) const {
-    const auto& arguments = call.op->schema().arguments();
-    for (size_t i = 0; i < arguments.size(); ++i)
-      if (arguments[i].name() == name && call.inputs[i].kind == Operand::Kind::constant)
-        return call.inputs[i].value;
-    return std::nullopt;
+  void follow_operator(const Call& call) {
+    const auto& schema = call.op->schema();
+    const bool gives_back = may_give_back(*call.op);
+    Memory viewed, any;
+    for (size_t i = 0; i < call.inputs.size(); ++i)
+      for (const int slot : slots_of(call.inputs[i])) {
+        const Memory memory = memory_of(slot);
+        any.perhaps.insert(memory.perhaps.begin(), memory.perhaps.end());
+        if (schema.arguments()[i].alias_info() == nullptr) continue;
+        if (viewed.root < 0 ||
+            (input_of_.contains(memory.root) && !input_of_.contains(viewed.root)))
+          viewed.root = memory.root;
+        viewed.perhaps.insert(memory.perhaps.begin(), memory.perhaps.end());
+      }
+    for (size_t i = 0; i < std::min(call.outputs.size(), schema.returns().size()); ++i) {
+      const bool is_view = schema.returns()[i].alias_info() != nullptr;
+      for (const int slot : call.outputs[i].slots)
+        if (slot >= 0 && (is_view || gives_back)) lies_in(slot, is_view ? viewed : any);
+    }
+  }
+
+  void lies_in(int slot, const Memory& other) {
+    Memory& own = memory_[static_cast<size_t>(slot)];
+    if (own.root == slot && other.root >= 0) own.root = other.root;
+    own.perhaps.insert(other.perhaps.begin(), other.perhaps.end());
+  }
+
+  /// What a graph within gives may be what it was given, or a view of that.
+  void follow_region(const Call& call) {
+    for (const Operand& input : call.inputs) {
+      if (input.kind != Operand::Kind::plan || input.plan == nullptr) continue;
+      const CallPlan& within = *input.plan;
+      std::vector<int> given;
+      for (const Operand& output : within.outputs)
+        std::ranges::copy(slots_of(output), std::back_inserter(given));
+      size_t next = 0;
+      for (const CallOutput& output : call.outputs)
+        for (const int slot : output.slots) {
+          const size_t place = next++;
+          if (slot >= 0 && place < given.size() && given[place] >= 0)
+            lies_in(slot, memory_outside(within, given[place]));
+        }
+    }
+  }
+
+  /// Of a value of a graph within, as slots of this one.
+  Memory memory_outside(const CallPlan& within, int slot) const {
+    const Memory& inner = within.memory[static_cast<size_t>(slot)];
+    Memory outside = {.root = memory_of(operand_at(within, inner.root, region_operands_)).root,
+                      .perhaps = {}};
+    for (const int one : inner.perhaps)
+      outside.perhaps.merge(memory_of(operand_at(within, one, region_operands_)).perhaps);
+    return outside;
   }
 
   /// Whether an operator would do something else in evaluation mode.
@@ -326,11 +413,13 @@ class Planner {
   PlanNotes& notes_;
   std::shared_ptr<CallPlan> plan_ = std::make_shared<CallPlan>();
   std::map<std::string, int> slots_;
-  std::vector<int> last_use_;  // by slot: the last call that uses it
-  std::vector<int> roots_;     // by slot: whose memory it is in
-  std::map<int, size_t> input_of_root_;
-  std::set<size_t> written_;
+  std::vector<int> last_use_;         // by slot: the last call that uses it
+  std::vector<Memory> memory_;        // by slot
+  std::map<int, size_t> input_of_;    // by slot
+  std::vector<int> region_operands_;  // slots, of the last region
+  std::set<int> reads_, changed_;     // of the call that is being made
   int now_ = 0;
+  uint64_t draws_ = 0;  // calls that draw random numbers
 };
 
 }  // namespace

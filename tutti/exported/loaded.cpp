@@ -4,14 +4,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <ranges>
 #include <set>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
+#include "tutti/exported/detail/served.h"
+#include "tutti/optim/recipe.h"
 
-namespace tutti::exported::detail {
+namespace tutti::exported {
+namespace detail {
 namespace {
 
 using pt2::InputSpec;
@@ -61,7 +68,124 @@ void require_tensor_inputs(const ProgramFile& file) {
 
 std::string held_words(const pt2::StoredTensor& tensor) { return shape_words(tensor.meta); }
 
+// Tied ones once, as the module has them.
+std::vector<nn::LoraCandidate> candidates_of(const pt2::Program& program) {
+  std::vector<nn::LoraCandidate> candidates;
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (const std::string& name : program.order) {
+    const pt2::StoredTensor& tensor = program.tensors.at(name);
+    if (!tensor.is_parameter || !seen.emplace(tensor.record, tensor.meta.offset).second) continue;
+    nn::LoraCandidate candidate{name, {}, at::isFloatingType(scalar_type_of(tensor.meta.element))};
+    for (const pt2::Size& size : tensor.meta.sizes) candidate.shape.push_back(size.value);
+    candidates.push_back(std::move(candidate));
+  }
+  return candidates;
+}
+
+bool is_named(const pt2::Argument& argument, const std::string& value) {
+  const auto* const name = std::get_if<pt2::ValueName>(&argument.value);
+  return name != nullptr && name->name == value;
+}
+
+// Whether all that takes the value multiplies something by it from the left: then it is [in, out].
+bool is_right_factor(const pt2::Graph& graph, const std::string& value) {
+  bool any = false;
+  for (const pt2::Node& node : graph.nodes)
+    for (const pt2::NodeInput& input : node.inputs) {
+      if (!is_named(input.argument, value)) continue;
+      const bool multiplied =
+          (node.target == "torch.ops.aten.addmm.default" ||
+           node.target == "torch.ops.aten.mm.default")
+              ? input.name == "mat2"
+              : node.target == "torch.ops.aten.matmul.default" && input.name == "other";
+      if (!multiplied) return false;
+      any = true;
+    }
+  return any;
+}
+
+bool lies_transposed(const pt2::Program& program, const std::string& parameter) {
+  for (size_t i = 0; i < program.inputs.size(); ++i)
+    if (program.inputs[i].kind == InputSpec::Kind::parameter &&
+        program.inputs[i].target == parameter)
+      return is_right_factor(program.graph,
+                             std::get<pt2::ValueName>(program.graph.inputs[i].value).name);
+  return false;
+}
+
+void require_untouched(const ProgramFile& file) {
+  const CallPlan& plan = *file.plan;
+  for (const size_t input : plan.perhaps_written)
+    if (file.program.inputs[input].kind == InputSpec::Kind::parameter)
+      throw UsageError(fmt::format(
+          "lora: the graph of {} {} to parameter \"{}\" by itself, which has to stay as it is "
+          "beside adapters; export it without that, as a clamp_ in forward",
+          file.archive.path().string(),
+          plan.written_inputs.contains(input) ? "writes" : "may write",
+          file.program.inputs[input].target));
+}
+
+bool is_constant(const InputSpec& spec) {
+  return spec.kind == InputSpec::Kind::constant ||
+         (spec.kind == InputSpec::Kind::buffer && !spec.persistent);
+}
+
+// Of its bytes, and how they are laid out.
+std::string digest_of(const ProgramFile& file, const std::string& name) {
+  const pt2::StoredTensor& tensor = file.program.tensors.at(name);
+  const auto number = [](const pt2::Size& size) { return size.value; };
+  Sha256 sha;
+  sha.update(fmt::format("{} {} {} ", held_words(tensor),
+                         fmt::join(tensor.meta.strides | std::views::transform(number), ","),
+                         tensor.meta.offset));
+  if (file.archive.has(tensor.record)) {
+    const auto bytes = file.archive.records().at(tensor.record).bytes;
+    sha.update(bytes.data(), bytes.size());
+  }
+  return sha.hex().substr(0, kDigestDigits);
+}
+
+bool fits(const std::string& pattern, const std::string& name) {
+  return optim::fits(pattern, name) || optim::fits(pattern + ".*", name);
+}
+
+[[noreturn]] void throw_fits_none(const ProgramFile& file, const std::string& pattern) {
+  constexpr size_t kMost = 12;
+  const pt2::Program& program = file.program;
+  std::vector<std::string> names;
+  for (const std::string& name : program.order)
+    if (program.tensors.at(name).is_parameter) names.push_back(name);
+  const auto first = std::span(names).first(std::min(names.size(), kMost));
+  throw UsageError(fmt::format("freeze: no parameter of {} fits \"{}\"; it has {}{}",
+                               file.archive.path().string(), pattern, fmt::join(first, ", "),
+                               names.size() > kMost ? ", ..." : ""));
+}
+
+// One weight under several names.
+bool is_one(const pt2::StoredTensor& a, const pt2::StoredTensor& b) {
+  return a.record == b.record && a.meta.offset == b.meta.offset;
+}
+
 }  // namespace
+
+std::string place_words(const pt2::StoredTensor& tensor) {
+  std::vector<int64_t> strides;
+  for (const pt2::Size& stride : tensor.meta.strides) strides.push_back(stride.value);
+  return fmt::format("{} {} {} {} {} {}", tensor.record, held_words(tensor),
+                     fmt::join(strides, ","), tensor.meta.offset, tensor.is_parameter,
+                     tensor.meta.requires_grad);
+}
+
+std::vector<nn::LoraMatrix> adapters_of(const Loaded& loaded, const std::vector<nn::Lora>& loras) {
+  const pt2::Program& program = loaded.training.program;
+  auto matrices =
+      nn::lora_matrices(loras, candidates_of(program), loaded.training.archive.path().string());
+  require_untouched(loaded.training);
+  if (loaded.evaluation) require_untouched(*loaded.evaluation);
+  for (nn::LoraMatrix& matrix : matrices)
+    if (lies_transposed(program, matrix.name)) matrix = matrix.turned();
+  return matrices;
+}
 
 ProgramFile::ProgramFile(const std::filesystem::path& path)
     : archive(path), program(pt2::read_program(archive)) {
@@ -75,6 +199,27 @@ ProgramFile::ProgramFile(const std::filesystem::path& path)
   check_records(*this);
   output_names = tensor_outputs(program);
   digest = sha256_hex(archive.text("models/model.json")).substr(0, kDigestDigits);
+  for (const InputSpec& spec : program.inputs)
+    if (is_constant(spec)) constant_digests[spec.target] = digest_of(*this, spec.target);
+}
+
+void freeze(ProgramFile& training, const std::vector<std::string>& patterns) {
+  pt2::Program& program = training.program;
+  for (const std::string& pattern : patterns) {
+    bool fits_any = false;
+    for (const std::string& name : program.order) {
+      const pt2::StoredTensor& named = program.tensors.at(name);
+      if (!named.is_parameter || !fits(pattern, name)) continue;
+      fits_any = true;
+      for (auto& [other, tensor] : program.tensors)
+        if (tensor.is_parameter && is_one(tensor, named)) tensor.meta.requires_grad = false;
+    }
+    if (!fits_any) throw_fits_none(training, pattern);
+  }
+  training.report = report_of(program);
+  if (!patterns.empty() && training.report.trained_elements == 0)
+    throw UsageError(fmt::format("freeze: {} is all of {}, so that nothing would be trained",
+                                 fmt::join(patterns, ","), training.archive.path().string()));
 }
 
 void require_same_model(const ProgramFile& training, const ProgramFile& evaluation) {
@@ -143,9 +288,7 @@ at::Tensor TensorMaker::make(const std::string& name) {
   std::vector<int64_t> sizes, strides;
   for (const pt2::Size& size : stored.meta.sizes) sizes.push_back(size.value);
   for (const pt2::Size& stride : stored.meta.strides) strides.push_back(stride.value);
-  const std::string place =
-      fmt::format("{} {} {} {} {} {}", stored.record, held_words(stored), fmt::join(strides, ","),
-                  stored.meta.offset, stored.is_parameter, stored.meta.requires_grad);
+  const std::string place = place_words(stored);
   if (const auto found = made_.find(place); found != made_.end()) return found->second;
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions(scalar_type_of(stored.meta.element));
@@ -221,4 +364,72 @@ void check_inputs(const pt2::Program& program, at::ArrayRef<at::Tensor> inputs) 
   }
 }
 
-}  // namespace tutti::exported::detail
+}  // namespace detail
+
+namespace {
+
+void count(const pt2::Graph& graph, std::map<std::string, int64_t>& counts) {
+  for (const pt2::Node& node : graph.nodes) {
+    const auto words = detail::operator_words(node.target);
+    ++counts[words.name.empty() ? node.target : words.text()];
+    for (const pt2::NodeInput& input : node.inputs)
+      if (const auto* within =
+              std::get_if<std::shared_ptr<const pt2::Graph>>(&input.argument.value))
+        count(**within, counts);
+  }
+}
+
+int64_t elements_of(const pt2::TensorMeta& meta) {
+  int64_t elements = 1;
+  for (const pt2::Size& size : meta.sizes) elements *= size.value;
+  return elements;
+}
+
+void count_elements(const pt2::Program& program, Report& report) {
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (const std::string& name : program.order) {
+    const pt2::StoredTensor& tensor = program.tensors.at(name);
+    if (!seen.emplace(tensor.record, tensor.meta.offset).second) continue;
+    int64_t& sum = !tensor.is_parameter        ? report.buffer_elements
+                   : tensor.meta.requires_grad ? report.trained_elements
+                                               : report.frozen_elements;
+    sum += elements_of(tensor.meta);
+  }
+}
+
+}  // namespace
+
+Report report_of(const pt2::Program& program) {
+  Report report;
+  std::map<std::string, int64_t> counts;
+  count(program.graph, counts);
+  for (const auto& [name, times] : counts) report.operators.push_back({name, times});
+  std::ranges::stable_sort(report.operators, std::greater{}, &OperatorCount::count);
+  detail::PlanNotes notes;
+  detail::make_call_plan(program.graph, notes);
+  report.not_served = std::move(notes.not_served);
+  report.differs_in_evaluation = std::move(notes.by_mode);
+  for (auto& [input, node] : notes.writes)
+    if (program.inputs.at(input).kind != pt2::InputSpec::Kind::user)
+      report.differs_in_evaluation.push_back(std::move(node));
+  count_elements(program, report);
+  return report;
+}
+
+void require_served(const Report& report, const std::filesystem::path& path) {
+  if (report.not_served.empty()) return;
+  constexpr size_t kMostShown = 12;
+  std::string message = fmt::format("{}: {} nodes of its graph are not served here:", path.string(),
+                                    report.not_served.size());
+  for (size_t i = 0; i < std::min(report.not_served.size(), kMostShown); ++i) {
+    const NotServed& one = report.not_served[i];
+    message +=
+        fmt::format("\n  {}: {}{}{}", one.name, one.reason, one.line.empty() ? "" : "; ", one.line);
+  }
+  if (report.not_served.size() > kMostShown)
+    message += fmt::format("\n  and {} more: tutti inspect {}",
+                           report.not_served.size() - kMostShown, path.string());
+  throw UsageError(message);
+}
+
+}  // namespace tutti::exported

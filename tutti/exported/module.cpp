@@ -4,108 +4,16 @@
 
 #include <algorithm>
 #include <ostream>
+#include <ranges>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/exported/detail/loaded.h"
-#include "tutti/exported/detail/runner.h"
+#include "tutti/exported/detail/module_runner.h"
 #include "tutti/exported/from_export.h"
 
 namespace tutti {
-namespace exported::detail {
-namespace {
-
-/// Puts a parameter or buffer where its name says, with the modules on the way.
-void place(torch::nn::Module& root, const std::string& name, const at::Tensor& tensor,
-           bool is_parameter) {
-  torch::nn::Module* module = &root;
-  size_t from = 0;
-  for (size_t dot = 0; (dot = name.find('.', from)) != name.npos; from = dot + 1) {
-    const std::string step = name.substr(from, dot - from);
-    const auto children = module->named_children();
-    const auto* child = children.find(step);
-    module = child != nullptr
-                 ? child->get()
-                 : module->register_module(step, std::make_shared<torch::nn::Module>()).get();
-  }
-  if (is_parameter)
-    module->register_parameter(name.substr(from), tensor, tensor.requires_grad());
-  else
-    module->register_buffer(name.substr(from), tensor);
-}
-
-}  // namespace
-
-/// A graph with the tensors of one module.
-class Runner {
- public:
-  /// `held` has parameters and buffers by name; what of them the file alone knows (constants,
-  /// buffers that no state dict has) is made of it, and put into `held`.
-  Runner(const ProgramFile& file, std::map<std::string, at::Tensor>& held) : file_(file) {
-    TensorMaker maker(file);
-    for (const pt2::InputSpec& spec : file.program.inputs) {
-      at::Tensor tensor;
-      if (spec.kind == pt2::InputSpec::Kind::constant) {
-        tensor = maker.make(spec.target);
-      } else if (spec.kind != pt2::InputSpec::Kind::user &&
-                 spec.kind != pt2::InputSpec::Kind::fixed) {
-        at::Tensor& own = held[spec.target];
-        if (!own.defined()) own = maker.make(spec.target);
-        tensor = own;
-      }
-      tensors_.push_back(std::move(tensor));
-    }
-    for (const size_t input : file.plan->written_inputs)
-      if (file.program.inputs[input].kind == pt2::InputSpec::Kind::user) copied_.push_back(input);
-  }
-
-  std::vector<at::Tensor> run(at::ArrayRef<at::Tensor> inputs) {
-    check_inputs(file_.program, inputs);
-    const c10::Device device = device_for(inputs);
-    std::vector<c10::IValue> values;
-    values.reserve(tensors_.size());
-    size_t next = 0;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (file_.program.inputs[i].kind == pt2::InputSpec::Kind::user) {
-        values.emplace_back(inputs[next++]);
-      } else {
-        follow(i, device);
-        values.emplace_back(tensors_[i].defined() ? c10::IValue(tensors_[i]) : c10::IValue());
-      }
-    }
-    // The caller's memory may be that of a dataset.
-    for (const size_t i : copied_) values[i] = values[i].toTensor().clone();
-    std::vector<at::Tensor> outputs;
-    for (const c10::IValue& value : run_calls(*file_.plan, std::move(values), device))
-      if (value.isTensor()) outputs.push_back(value.toTensor());
-    return outputs;
-  }
-
-  const ProgramFile& file() const { return file_; }
-
- private:
-  c10::Device device_for(at::ArrayRef<at::Tensor> inputs) const {
-    for (size_t i = 0; i < tensors_.size(); ++i)
-      if (file_.program.inputs[i].kind == pt2::InputSpec::Kind::parameter)
-        return tensors_[i].device();
-    return inputs.empty() ? c10::Device(c10::kCPU) : inputs.front().device();
-  }
-
-  /// to() moves what the module has; constants come along here.
-  void follow(size_t input, c10::Device device) {
-    const pt2::InputSpec& spec = file_.program.inputs[input];
-    const bool is_own = spec.kind == pt2::InputSpec::Kind::constant ||
-                        (spec.kind == pt2::InputSpec::Kind::buffer && !spec.persistent);
-    if (is_own && tensors_[input].device() != device) tensors_[input] = tensors_[input].to(device);
-  }
-
-  const ProgramFile& file_;
-  std::vector<at::Tensor> tensors_;  // one for each input of the graph; undefined for the user's
-  std::vector<size_t> copied_;       // inputs that the graph changes in place
-};
-
-}  // namespace exported::detail
 
 using exported::detail::Loaded;
 using exported::detail::ProgramFile;
@@ -115,31 +23,63 @@ ExportedModule::ExportedModule(std::shared_ptr<const Loaded> loaded)
     : torch::nn::Module("ExportedModule"), loaded_(std::move(loaded)) {
   std::map<std::string, at::Tensor> held;
   training_ = std::make_unique<Runner>(loaded_->training, held);
+  std::shared_ptr<torch::nn::Module> base;
+  if (!loaded_->adapters.empty()) base = std::make_shared<torch::nn::Module>("Base");
   std::map<const at::TensorImpl*, std::string> placed;
+  exported::detail::Places places, places_of_base;
   for (const pt2::InputSpec& spec : loaded_->training.program.inputs) {
     const auto found = held.find(spec.target);
     const bool is_parameter = spec.kind == pt2::InputSpec::Kind::parameter;
     if (found == held.end() || (!is_parameter && !spec.persistent)) continue;
-    if (placed.emplace(found->second.unsafeGetTensorImpl(), spec.target).second)
-      exported::detail::place(*this, spec.target, found->second, is_parameter);
+    if (!placed.emplace(found->second.unsafeGetTensorImpl(), spec.target).second) continue;
+    const bool stays = is_parameter && base;
+    exported::detail::place(stays ? *base : *this, stays ? places_of_base : places, spec.target,
+                            found->second, is_parameter);
   }
   if (loaded_->evaluation) evaluation_ = std::make_unique<Runner>(*loaded_->evaluation, held);
+  if (!base) return;
+  add_adapters(*this, std::move(base), loaded_->adapters);
+  training_->adapt(parts());
+  if (evaluation_) evaluation_->adapt(parts());
 }
+
+ExportedModule::ExportedModule(Part /*part*/, std::shared_ptr<const Loaded> loaded)
+    : torch::nn::Module("ExportedStage"), loaded_(std::move(loaded)) {}
 
 ExportedModule::~ExportedModule() = default;
 
 void ExportedModule::require_evaluation() const { exported::detail::require_evaluation(*loaded_); }
 
 void ExportedModule::require_repeatable() const {
-  const auto& differences = loaded_->training.report.differs_in_evaluation;
-  if (differences.empty()) return;
-  throw UsageError(
-      fmt::format("recompute: {} {}, so that a second forward would not be the first: leave "
-                  "recompute off\n  {}",
-                  differences.front().name, differences.front().reason, differences.front().line));
+  const auto& [archive, program, report, plan, output_names, digest, constants] = loaded_->training;
+  for (const auto& call : plan->calls | std::views::reverse)  // a norm's counter comes before it
+    for (const int root : call.writes) {
+      const auto input =
+          static_cast<size_t>(std::ranges::find(plan->inputs, root) - plan->inputs.begin());
+      if (input < plan->inputs.size() && program.inputs[input].kind != pt2::InputSpec::Kind::user)
+        throw UsageError(fmt::format(
+            "recompute: {} writes to {}, so that a second forward would not be the first: leave "
+            "recompute off",
+            call.words, program.inputs[input].target));
+    }
+}
+
+void ExportedModule::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Module::to(device, dtype, non_blocking);
+  if (base()) base()->to(device, dtype, non_blocking);
+}
+void ExportedModule::to(torch::Dtype dtype, bool non_blocking) {
+  Module::to(dtype, non_blocking);
+  if (base()) base()->to(dtype, non_blocking);
+}
+void ExportedModule::to(torch::Device device, bool non_blocking) {
+  Module::to(device, non_blocking);
+  if (base()) base()->to(device, non_blocking);
 }
 
 std::vector<at::Tensor> ExportedModule::forward_all(at::ArrayRef<at::Tensor> inputs) {
+  if (!training_)
+    throw UsageError("forward: this module is a part of a network that several ranks compute");
   if (is_training()) return training_->run(inputs);
   require_evaluation();
   return (evaluation_ ? *evaluation_ : *training_).run(inputs);
@@ -188,9 +128,35 @@ std::vector<ExportedInput> ExportedModule::input_shapes() const {
   return inputs;
 }
 
+std::map<std::string, std::string> ExportedModule::facts() const {
+  std::map<std::string, std::string> facts;
+  const auto add = [&](const ProgramFile& file, const std::string& which) {
+    facts["graph" + which] = file.digest;
+    for (const auto& [name, digest] : file.constant_digests)
+      facts[fmt::format("constant \"{}\"{}", name, which)] = digest;
+  };
+  add(loaded_->training, "");
+  if (loaded_->evaluation) add(*loaded_->evaluation, " of evaluation");
+  std::vector<std::string> frozen;
+  if (training_) {
+    for (const auto& parameter : named_parameters())
+      if (!parameter.value().requires_grad()) frozen.push_back(parameter.key());
+  } else {
+    for (const std::string& name : program().order)
+      if (const pt2::StoredTensor& tensor = program().tensors.at(name);
+          tensor.is_parameter && !tensor.meta.requires_grad)
+        frozen.push_back(name);
+  }
+  facts["frozen"] = fmt::format("{}", fmt::join(frozen, ", "));
+  return facts;
+}
+
 void ExportedModule::pretty_print(std::ostream& out) const {
   out << "ExportedModule(graph " << loaded_->training.digest;
   if (loaded_->evaluation) out << ", of evaluation " << loaded_->evaluation->digest;
+  for (const nn::LoraMatrix& matrix : adapters())
+    out << ", " << matrix.name << " with rank " << matrix.lora.rank << ", scale "
+        << matrix.lora.scale();
   out << ")";
 }
 
@@ -207,10 +173,41 @@ std::shared_ptr<torch::nn::Module> ExportedModule::clone(
     }
   };
   take(copy->named_parameters(), named_parameters());
+  copy->copy_base_of(*this);
   take(copy->named_buffers(), named_buffers());
   copy->train(is_training());
   if (device) copy->to(*device);
   return copy;
+}
+
+FromExport::FromExport(std::shared_ptr<const Loaded> loaded) : loaded_(std::move(loaded)) {}
+
+std::shared_ptr<ExportedModule> FromExport::operator()() const {
+  return std::make_shared<ExportedModule>(loaded_);
+}
+const pt2::Program& FromExport::program() const { return loaded_->training.program; }
+const pt2::Program* FromExport::evaluation() const {
+  return loaded_->evaluation ? &loaded_->evaluation->program : nullptr;
+}
+const std::filesystem::path& FromExport::path() const { return loaded_->training.archive.path(); }
+std::filesystem::path FromExport::evaluation_path() const {
+  return loaded_->evaluation ? loaded_->evaluation->archive.path() : std::filesystem::path();
+}
+const std::vector<nn::LoraMatrix>& FromExport::adapters() const { return loaded_->adapters; }
+void FromExport::require_evaluation() const { exported::detail::require_evaluation(*loaded_); }
+
+FromExport from_export(const std::filesystem::path& path, const FromExportOptions& options) {
+  Loaded loaded{.training = ProgramFile(path), .evaluation = std::nullopt, .adapters = {}};
+  if (!options.freeze.empty() && !options.lora.empty())
+    throw UsageError("from_export: freeze beside lora: all but the adapters stay as they are");
+  if (!options.freeze.empty()) exported::detail::freeze(loaded.training, options.freeze);
+  if (!options.eval.empty()) {
+    loaded.evaluation.emplace(options.eval);
+    exported::detail::require_same_model(loaded.training, *loaded.evaluation);
+    exported::detail::say_if_not_of_evaluation(*loaded.evaluation);
+  }
+  if (!options.lora.empty()) loaded.adapters = exported::detail::adapters_of(loaded, options.lora);
+  return FromExport(std::make_shared<const Loaded>(std::move(loaded)));
 }
 
 }  // namespace tutti

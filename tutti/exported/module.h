@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/nn/adapted.h"
 #include "tutti/pt2/program.h"
 
 namespace tutti {
@@ -27,7 +28,12 @@ struct ExportedInput {
 /// The module in a .pt2 file: a tree of modules with PyTorch's names, so that named_parameters()
 /// and named_buffers() are those of Python, a tied weight under its first name alone. train() and
 /// eval() choose the graph.
-class ExportedModule : public torch::nn::Module {
+///
+/// With adapters (FromExportOptions::lora) these are all the parameters that it has, under names as
+/// "block.up.lora_A.weight": those of the file are base()'s (nn/adapted.h). A forward pass computes
+/// W + scale B A of each such matrix, with autograd and in W's dtype, so that any operator may take
+/// it.
+class ExportedModule : public torch::nn::Module, public nn::Adapted {
  public:
   /// Not for users: from_export() makes them.
   explicit ExportedModule(std::shared_ptr<const exported::detail::Loaded> loaded);
@@ -51,18 +57,32 @@ class ExportedModule : public torch::nn::Module {
   std::vector<ExportedInput> input_shapes() const;
   /// As FromExport's.
   void require_evaluation() const;
-  /// UsageError where a second forward of the same batch would do something else: draw other random
-  /// numbers, move running statistics again.
+  /// UsageError where a second forward of the same batch would do something else: change buffers,
+  /// as running statistics, again.
   void require_repeatable() const;
 
-  /// "ExportedModule(graph 4f1c...)", with a digest, which workers compare.
+  /// What workers compare, beside parameters and buffers: digests of the graphs, of each constant
+  /// and each buffer that is not saved, and which parameters are frozen. By what it is of.
+  std::map<std::string, std::string> facts() const;
+  /// "ExportedModule(graph 4f1c...)", with a digest.
   void pretty_print(std::ostream& out) const override;
   /// A module of its own with equal parameters and buffers.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
-  using torch::nn::Module::to;
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
+ protected:
+  /// Of a part of it: what is said above of its files alone.
+  class Part {
+    explicit Part() = default;
+    friend class ExportedCuts;
+  };
+  ExportedModule(Part, std::shared_ptr<const exported::detail::Loaded> loaded);
 
  private:
+  friend class ExportedCuts;
   std::shared_ptr<const exported::detail::Loaded> loaded_;
   std::unique_ptr<exported::detail::Runner> training_, evaluation_;
 };

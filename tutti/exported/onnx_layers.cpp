@@ -266,6 +266,16 @@ void dropout(const OnnxCall& call) {
   call.give(call.tensor(call.has("input") ? "input" : "self"));
 }
 
+// Of queries, keys and values that one layer has made.
+void unflatten(const OnnxCall& call) {
+  const int64_t axis = call.axis("dim");
+  const Value x = call.tensor();
+  std::vector<Value> sides;
+  for (int64_t i = 0; i < call.rank(); ++i)
+    sides.push_back(i == axis ? call.sizes("sizes") : call.size_of(x, i));
+  call.give(call.add("Reshape", {x, call.add("Concat", sides, {{"axis", int64_t{0}}})}));
+}
+
 constexpr OnnxOperator kOnnxLayers[] = {
     {"conv1d", [](const OnnxCall& call) { convolution(call, false); }},
     {"conv2d", [](const OnnxCall& call) { convolution(call, false); }},
@@ -283,6 +293,7 @@ constexpr OnnxOperator kOnnxLayers[] = {
     {"embedding_bag", embedding_bag},
     {"scaled_dot_product_attention", attention},
     {"lstm", lstm},
+    {"unflatten", unflatten, true},
     {"dropout", dropout, true},
     {"feature_dropout", dropout, true},
 };

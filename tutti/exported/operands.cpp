@@ -1,9 +1,11 @@
 #include "tutti/exported/detail/operands.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -183,6 +185,44 @@ Operand list_operand(const pt2::List& given, const c10::TypePtr& element,
   }
 }
 
+/// Operators with a kernel of their own that do the same, on some device.
+bool shares_memory(std::string_view name) {
+  static constexpr std::string_view kShares[] = {"pixel_shuffle", "pixel_unshuffle", "unsafe_split",
+                                                 "unsafe_split_with_sizes"};
+  return std::ranges::find(kShares, name) != std::end(kShares);
+}
+
+/// Composite operators may give back what they are given, or a view of it, without a word of it in
+/// their schemas (dropout in evaluation, type_as, einsum): all do, but these.
+bool computes_anew(std::string_view name) {
+  static constexpr std::string_view kAnew[] = {"adaptive_avg_pool1d",
+                                               "adaptive_avg_pool2d",
+                                               "adaptive_avg_pool3d",
+                                               "batch_norm",
+                                               "conv1d",
+                                               "conv2d",
+                                               "conv3d",
+                                               "conv_transpose1d",
+                                               "conv_transpose2d",
+                                               "conv_transpose3d",
+                                               "embedding_bag",
+                                               "group_norm",
+                                               "gru",
+                                               "instance_norm",
+                                               "layer_norm",
+                                               "linear",
+                                               "log_softmax",
+                                               "lstm",
+                                               "matmul",
+                                               "max_pool1d",
+                                               "max_pool2d",
+                                               "max_pool3d",
+                                               "rms_norm",
+                                               "scaled_dot_product_attention",
+                                               "softmax"};
+  return std::ranges::find(kAnew, name) != std::end(kAnew);
+}
+
 }  // namespace
 
 at::Tensor wrapped_number(const IValue& number) {
@@ -237,6 +277,38 @@ Operand operand_of(const pt2::Argument& given, const SlotOf& slot) {
   if (const auto* unread = std::get_if<pt2::Unread>(&given.value))
     throw DataError(fmt::format("an argument of kind {}", unread->kind));
   throw DataError("an argument that is no value");
+}
+
+bool may_give_back(const c10::OperatorHandle& op) {
+  const std::string_view whole = op.schema().name(), name = whole.substr(whole.find("::") + 2);
+  if (shares_memory(name)) return true;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !computes_anew(name);
+}
+
+std::optional<c10::IValue> constant_of(const Call& call, std::string_view name) {
+  const auto& arguments = call.op->schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == name && call.inputs[i].kind == Operand::Kind::constant)
+      return call.inputs[i].value;
+  return std::nullopt;
+}
+
+bool draws(const Call& call) {
+  if (!call.op || call.inputs.size() != call.op->schema().arguments().size()) return false;
+  bool drops = false;  // numbers of LSTMs' dropout are drawn within them
+  for (const std::string_view name : {"training", "train"})
+    if (const auto mode = constant_of(call, name); mode && mode->isBool()) {
+      if (!mode->toBool()) return false;
+      drops = true;
+    }
+  for (const std::string_view name : {"p", "dropout", "dropout_p"}) {
+    const auto rate = constant_of(call, name);
+    if (!rate || !rate->isDouble()) continue;
+    if (rate->toDouble() == 0) return false;
+    if (drops || name == "dropout_p") return true;
+  }
+  return call.op->hasTag(at::Tag::nondeterministic_seeded);
 }
 
 }  // namespace tutti::exported::detail

@@ -4,10 +4,15 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/random.h"
 #include "tutti/exported/detail/operands.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
+#include "tutti/sync/on_devices/detail/captured_steps.h"
 
 namespace tutti::exported::detail {
 namespace {
@@ -42,10 +47,23 @@ class Autocast {
   at::ScalarType had_dtype_;
 };
 
+uint64_t key_within(uint64_t key, std::initializer_list<uint64_t> parts) {
+  return random_key(key, RandomPurpose::operators, parts);
+}
+
+/// Of what is drawn here; none: from generators. A step that is captured would have it for ever.
+std::optional<uint64_t> key_of_place() {
+  const nn::SampleContext* const context = nn::SampleContext::current();
+  if (context == nullptr || tutti::detail::captures_step()) return std::nullopt;
+  const nn::SamplePlace& place = context->place();
+  return key_within(place.seed,
+                    {static_cast<uint64_t>(place.step), static_cast<uint64_t>(place.first_row)});
+}
+
 class Run {
  public:
-  Run(const CallPlan& plan, c10::Device device)
-      : plan_(plan), device_(device), slots_(static_cast<size_t>(plan.num_slots)) {}
+  Run(const CallPlan& plan, c10::Device device, std::optional<uint64_t> key)
+      : plan_(plan), device_(device), key_(key), slots_(static_cast<size_t>(plan.num_slots)) {}
 
   Values operator()(Values values) {
     for (size_t i = 0; i < plan_.inputs.size(); ++i)
@@ -108,10 +126,13 @@ class Run {
       return;
     }
     for (const Operand& input : call.inputs) stack_.push_back(value_of(input));
-    if (call.op)
-      call.op->callBoxed(stack_);
-    else
+    if (!call.op) {
       stack_ = {call.number->compute(stack_)};
+      return;
+    }
+    std::optional<tutti::detail::NumbersOfKey> numbers;
+    if (call.draws && key_) numbers.emplace(key_within(*key_, {call.draw}), device_);
+    call.op->callBoxed(stack_);
   } catch (c10::Error& error) {
     error.add_context("in " + call.words);
     throw;
@@ -123,7 +144,9 @@ class Run {
       Values values;
       for (size_t i = first; i < call.inputs.size(); ++i)
         add_flat(value_of(call.inputs[i]), values);
-      return run_calls(*call.inputs[graph].plan, std::move(values), device_);
+      std::optional<uint64_t> key;
+      if (key_) key = key_within(*key_, {call.draw, graph});
+      return Run(*call.inputs[graph].plan, device_, key)(std::move(values));
     };
     switch (call.region) {
       case Region::cond: {
@@ -166,6 +189,7 @@ class Run {
 
   const CallPlan& plan_;
   c10::Device device_;
+  std::optional<uint64_t> key_;  // of random numbers
   Values slots_, stack_;
 };
 
@@ -173,7 +197,7 @@ class Run {
 
 std::vector<IValue> run_calls(const CallPlan& plan, std::vector<IValue> values,
                               c10::Device device) {
-  return Run(plan, device)(std::move(values));
+  return Run(plan, device, key_of_place())(std::move(values));
 }
 
 }  // namespace tutti::exported::detail

@@ -29,9 +29,12 @@ class SelfAttentionImpl : public torch::nn::Module {
   /// x: [batch, length, features], floating; returns the same shape.
   at::Tensor forward(const at::Tensor& x);
 
+  /// Of q, k, v, one below the other: [3 * features, features]. What forward() reads.
+  at::Tensor& in_proj_weight() noexcept { return in_proj_weight_; }
+
  private:
   int64_t heads_;
-  at::Tensor in_proj_weight_;  // of q, k, v, one below the other: [3 * features, features]
+  at::Tensor in_proj_weight_;
   at::Tensor in_proj_bias_;
   Linear out_proj_{nullptr};
 };

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/nn/detail/by_host.h"
@@ -285,6 +288,29 @@ at::Tensor all_reduce(ReplicaContext& replica, const at::Tensor& x, ReduceOp op)
   return apply(agreed, x, map, [replica = replica, op](const at::Tensor& g) mutable {
     return all_reduce(replica, g, op);
   });
+}
+
+std::vector<at::Tensor> all_reduce(ReplicaContext& replica, const std::vector<at::Tensor>& xs,
+                                   ReduceOp op) {
+  std::map<std::pair<at::ScalarType, std::string>, std::vector<size_t>> alike;
+  for (size_t i = 0; i < xs.size(); ++i) {
+    if (!xs[i].defined())
+      throw UsageError(fmt::format("all_reduce: tensor {} of {} is undefined", i + 1, xs.size()));
+    alike[{xs[i].scalar_type(), xs[i].device().str()}].push_back(i);
+  }
+  std::vector<at::Tensor> sums(xs.size());
+  for (const auto& [kind, places] : alike) {
+    std::vector<at::Tensor> flat;
+    std::vector<int64_t> sizes;
+    for (const size_t i : places) {
+      flat.push_back(xs[i].reshape({-1}));
+      sizes.push_back(xs[i].numel());
+    }
+    const auto parts = all_reduce(replica, at::cat(flat), op).split_with_sizes(sizes);
+    for (size_t k = 0; k < places.size(); ++k)
+      sums[places[k]] = parts[k].reshape(xs[places[k]].sizes());
+  }
+  return sums;
 }
 
 at::Tensor all_gather(ReplicaContext& replica, const at::Tensor& x, int64_t axis) {

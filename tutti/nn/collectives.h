@@ -1,5 +1,6 @@
 /// Collectives that autograd sees through: all_reduce, all_gather, reduce_scatter, broadcast and
-/// all_to_all of tensors, called by every replica inside Strategy::run.
+/// all_to_all of tensors, called by every replica inside Strategy::run, or by every rank where an
+/// OnGroup lives (tutti/strategy/on_group.h).
 ///
 ///   auto all = nn::all_gather(replica, features);        // [global batch, ...] on each replica
 ///   auto loss = contrast(features, all) / batch.global_size();
@@ -51,6 +52,11 @@ namespace tutti::nn {
 
 /// Sum or mean over the replicas of `x`, of one shape on all of them.
 at::Tensor all_reduce(ReplicaContext& replica, const at::Tensor& x, ReduceOp op = ReduceOp::sum);
+
+/// The same of several tensors at once: one collective for all of a dtype, however many they are,
+/// with the bits of one each. Of as many, of one shape and dtype each, on all replicas.
+std::vector<at::Tensor> all_reduce(ReplicaContext& replica, const std::vector<at::Tensor>& xs,
+                                   ReduceOp op = ReduceOp::sum);
 
 /// All replicas' `x` along `axis`, in rank order. Sizes along it may differ, and may be 0; the
 /// other dimensions are the same on all. A negative axis counts from the end; a scalar has none.

@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/nn/detail/applied.h"
+#include "tutti/nn/detail/value_types.h"
 #include "tutti/optim/recipe.h"
 
 namespace tutti::nn {
@@ -22,6 +23,7 @@ namespace detail {
 /// One application of a layer, as it was written. Graph turns the reachable ones into Nodes.
 struct Record {
   Resolved resolved;
+  DType dtype = DType::float32;
   std::string name;                   ///< empty: the Graph counts
   std::shared_ptr<const void> layer;  ///< identity: equal for applications of one Layer
   std::vector<std::shared_ptr<const Record>> inputs;
@@ -35,9 +37,14 @@ std::shared_ptr<Record> make_record(const Op& op, const std::string& name,
                                     std::vector<std::shared_ptr<const Record>> inputs) {
   static std::atomic<uint64_t> serial{0};
   std::vector<Shape> shapes;
-  for (const auto& input : inputs) shapes.push_back(input->resolved.shape);
+  std::vector<DType> types;
+  for (const auto& input : inputs) {
+    shapes.push_back(input->resolved.shape);
+    types.push_back(input->dtype);
+  }
   auto record = std::make_shared<Record>();
   record->resolved = resolve(op, shapes, name);
+  record->dtype = value_type(op, types, name);
   record->name = name;
   record->layer = std::move(layer);
   record->inputs = std::move(inputs);
@@ -87,6 +94,11 @@ Layer Layer::named(std::string name) const {
 Value Layer::operator()(const Value& x) const {
   const auto& owner = state_->owner ? state_->owner : state_;
   return Value(detail::make_record(state_->op, owner->name, owner, {x.record_}));
+}
+
+Value Layer::operator()(const Value& x, const Value& second) const {
+  const auto& owner = state_->owner ? state_->owner : state_;
+  return Value(detail::make_record(state_->op, owner->name, owner, {x.record_, second.record_}));
 }
 
 Value input(Shape shape, DType dtype) {

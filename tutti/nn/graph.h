@@ -51,6 +51,8 @@ class Layer {
 
   /// Throws UsageError when `x` does not fit, with the layer, what it got and what it expects.
   Value operator()(const Value& x) const;
+  /// For a layer that takes two: lstm() and gru() with the steps that there are.
+  Value operator()(const Value& x, const Value& second) const;
 
  private:
   friend Layer tied_linear(const Layer& embedding);

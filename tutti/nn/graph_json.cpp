@@ -216,9 +216,7 @@ class GraphReader {
   /// stands alone: the graph refuses two of these.
   std::shared_ptr<const void> layer_of(const std::string& name, const Op& op,
                                        const std::vector<Shape>& shapes) {
-    const bool is_layer =
-        !std::holds_alternative<op::Add>(op) && !std::holds_alternative<op::Concat>(op);
-    if (!is_layer) return nullptr;
+    if (detail::facts_of(op).of_values) return nullptr;
     auto& layer = layers_[name];
     if (!layer.identity) layer.identity = std::make_shared<int>(0);
     if (!layer.nodes.empty()) require_one_layer(nodes_[layer.nodes.front()], op, shapes);
@@ -226,12 +224,24 @@ class GraphReader {
     return layer.identity;
   }
 
+  /// What a side of -1 has become differs with the input: one side of a reshape.
+  static bool differ_in_a_side(const Shape& a, const Shape& b) {
+    int unlike = 0;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) unlike += a[i] != b[i] ? 1 : 0;
+    return a.size() == b.size() && unlike <= 1;
+  }
+
   static void require_one_layer(const Read& first, const Op& op, const std::vector<Shape>& shapes) {
     const auto said = [](const Op& one, const std::vector<Shape>& of) {
       return detail::facts_of(one).to_json(resolve(one, of, "").op);
     };
     const bool tied = is_embedding(first.op) && is_embedding(op);
-    const OrderedJson here = tied ? detail::facts_of(op).to_json(op) : said(op, first.shapes_in);
+    const auto* const one = std::get_if<op::Reshape>(&first.op);
+    const auto* const other = std::get_if<op::Reshape>(&op);
+    const bool reshapes = one != nullptr && other != nullptr;
+    if (reshapes && differ_in_a_side(one->shape, other->shape)) return;
+    const OrderedJson here =
+        tied || reshapes ? detail::facts_of(op).to_json(op) : said(op, first.shapes_in);
     const OrderedJson there = detail::facts_of(first.op).to_json(first.op);
     if ((tied || first.op.index() == op.index()) && here == there) return;
     throw JsonError(fmt::format("got {} {} of {}, expected {} {}, as the layer of this name before",
@@ -275,7 +285,18 @@ class GraphReader {
 
 }  // namespace
 
+std::string why_no_json(const Graph& graph) {
+  for (const Node& node : graph.nodes())
+    if (const auto* lambda = std::get_if<op::Lambda>(&node.op))
+      return fmt::format("layer \"{}\" is a function of the program's own ({})", node.name,
+                         lambda->what);
+  return "";
+}
+
 std::string graph_to_json(const Graph& graph) {
+  if (const std::string why = why_no_json(graph); !why.empty())
+    throw UsageError(
+        fmt::format("the graph as JSON: {}, which no file has; expected layers of nn alone", why));
   try {
     std::vector<std::string> lines;
     for (const Node& node : graph.nodes()) lines.push_back(json_of(node).dump());

@@ -11,8 +11,12 @@
 namespace tutti::nn {
 
 /// A node a line. Equal graphs have equal text; which parameters are frozen is in it, weights are
-/// not. DataError for a name that is no UTF-8.
+/// not. DataError for a name that is no UTF-8, UsageError for what why_no_json() says.
 std::string graph_to_json(const Graph& graph);
+
+/// Why there is none: the first layer that is a function of the program's own (lambda.h). "" where
+/// there is.
+std::string why_no_json(const Graph& graph);
 
 /// The graph that graph_to_json() has written: to_json() of it is the same text.
 ///

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/nn/adapted.h"
 #include "tutti/nn/graph.h"
 
 namespace tutti::nn {
@@ -22,10 +23,13 @@ class GraphPlan;
 struct GraphStep;
 }  // namespace detail
 
-class GraphModule : public torch::nn::Module {
+class GraphModule : public torch::nn::Module, public Adapted {
  public:
-  /// Draws initial values from LibTorch's default generator: seed it with torch::manual_seed.
-  explicit GraphModule(Graph graph);
+  /// Draws initial values from LibTorch's default generator: seed it with torch::manual_seed. With
+  /// `loras` matrices get adapters, which are then all the parameters (adapted.h): what the graph
+  /// has is base()'s, batch norms infer, and forward passes are by autograd. UsageError as
+  /// lora_matrices().
+  explicit GraphModule(Graph graph, const std::vector<Lora>& loras = {});
   GraphModule(const GraphModule&) = delete;  ///< clone() gives one of its own
   ~GraphModule() override;
 
@@ -40,11 +44,15 @@ class GraphModule : public torch::nn::Module {
 
   const Graph& graph() const noexcept { return graph_; }
 
+  void train(bool on = true) override;
+
   using torch::nn::Module::to;
   /// On a GPU weights of convolutions lie with channels innermost, and with them all that flows
   /// through: there cuDNN is fastest so, above all in lower precision. On the CPU as LibTorch makes
   /// them, whose convolutions here turn what they take by themselves.
   void to(torch::Device device, bool non_blocking = false) override;
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
 
   /// Whether a forward pass with gradients is one node of autograd, whose backward pass was planned
   /// when the module was made (docs/design/planned_step.md): on at first. Off: autograd notes down
@@ -61,12 +69,18 @@ class GraphModule : public torch::nn::Module {
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
+  void adapt(std::shared_ptr<torch::nn::Module> base);
+  void lay_out_for(torch::Device device);
+  std::vector<at::Tensor> computed(at::ArrayRef<at::Tensor> inputs);
+
   Graph graph_;
+  std::vector<Lora> loras_;
+  std::vector<at::Tensor*> read_;  ///< of each adapter: what its layer reads
   std::vector<detail::GraphStep> steps_;
   std::shared_ptr<const detail::GraphPlan> plan_;
   bool planned_ = true;
 };
 
-std::shared_ptr<GraphModule> make_module(const Graph& graph);
+std::shared_ptr<GraphModule> make_module(const Graph& graph, const std::vector<Lora>& loras = {});
 
 }  // namespace tutti::nn

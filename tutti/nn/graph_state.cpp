@@ -5,12 +5,9 @@
 #include "tutti/nn/detail/operators.h"
 
 namespace tutti::nn::detail {
-namespace {
 
 using torch::nn::Module;
 
-/// The group of modules in which something with this dotted name lies, made on the way, and the
-/// name there.
 std::pair<Module*, std::string> place_of(Module& root, const std::string& name) {
   Module* group = &root;
   size_t begin = 0;
@@ -25,8 +22,6 @@ std::pair<Module*, std::string> place_of(Module& root, const std::string& name) 
   }
   return {group, name.substr(begin)};
 }
-
-}  // namespace
 
 LayerState draw_state(const Graph& graph, size_t place) {
   const nn::Node& node = graph.nodes()[place];

@@ -1,12 +1,14 @@
 #include "tutti/nn/detail/graph_step.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/row_error.h"
 #include "tutti/nn/detail/operators.h"
+#include "tutti/nn/recurrent.h"
 
 namespace tutti::nn::detail {
 namespace {
@@ -60,6 +62,16 @@ void relu_with_dense(std::vector<GraphStep>& steps, const Readers& readers) {
   }
 }
 
+struct ContiguousGradient : torch::autograd::Function<ContiguousGradient> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& above) {
+    return {above[0].contiguous()};
+  }
+};
+
 }  // namespace
 
 std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end) {
@@ -68,7 +80,7 @@ std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end) {
   std::vector<GraphStep> steps;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const nn::Node& node = nodes[i];
-    GraphStep step{.op = node.op};
+    GraphStep step{.op = node.op, .name = node.name};
     for (auto input = node.inputs.begin(); input != node.inputs.end(); ++input) {
       // add(x, x) reads one value twice: only the last read may let go of it.
       const bool again = std::find(input + 1, node.inputs.end(), *input) != node.inputs.end();
@@ -120,6 +132,21 @@ void require_tokens(const std::string& what, const at::Tensor& tokens, int64_t v
                   tokens.flatten()[place].item<int64_t>(), place % in_a_row, vocabulary - 1));
 }
 
+void require_steps_of_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs) {
+  for (const nn::Node& node : graph.nodes()) {
+    const bool recurrent =
+        std::holds_alternative<op::Lstm>(node.op) || std::holds_alternative<op::Gru>(node.op);
+    if (!recurrent || node.inputs.size() != 2) continue;
+    const int64_t length = graph.nodes()[static_cast<size_t>(node.inputs[0])].shape[0];
+    for (size_t i = 0; i < std::min(inputs.size(), graph.inputs().size()); ++i) {
+      const Port& port = graph.inputs()[i];
+      const bool fits = inputs[i].dim() == 2 && inputs[i].size(1) == graph.shape_of(port)[0];
+      if (port.node == node.inputs[1] && fits && inputs[i].is_cpu())
+        require_steps(inputs[i], length, fmt::format("{} \"{}\"", kind_of(node.op), node.name));
+    }
+  }
+}
+
 at::Tensor channels_last(const at::Tensor& x) {
   if (!x.is_cpu()) return x;
   if (x.size(1) == 1 && x.is_contiguous() && !x.requires_grad()) {
@@ -127,6 +154,10 @@ at::Tensor channels_last(const at::Tensor& x) {
     return x.as_strided(x.sizes(), {x.size(2) * x.size(3), 1, x.size(3), 1});
   }
   return x.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+at::Tensor with_contiguous_gradient(const at::Tensor& x) {
+  return x.requires_grad() ? ContiguousGradient::apply(x) : x;
 }
 
 at::Tensor GraphStep::run(const Values& values) const {

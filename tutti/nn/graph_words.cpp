@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "tutti/nn/detail/operator_fields.h"
+#include "tutti/nn/detail/value_types.h"
 #include "tutti/nn/graph.h"
 
 namespace tutti::nn {
@@ -13,7 +16,13 @@ namespace {
 
 std::string words_of(const Shape& shape) { return to_string(shape); }
 std::string words_of(Size2d size) { return fmt::format("{}x{}", size.height, size.width); }
+std::string words_of(const std::string& words) { return words; }
 std::string words_of(DType dtype) { return std::string(name_of(dtype)); }
+// Two functions cannot be compared: what they are called is.
+std::string words_of(const std::shared_ptr<const LambdaFunction>& function) {
+  const DType dtype = function ? detail::dtype_of(*function) : DType::float32;
+  return dtype == DType::float32 ? "function" : "function of " + words_of(dtype);
+}
 template <class Number>
   requires std::is_arithmetic_v<Number>
 std::string words_of(Number number) {

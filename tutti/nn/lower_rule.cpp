@@ -68,8 +68,11 @@ struct RuleLowering {
     const hlo::Value d = kDecoupled ? g : decayed(o);
     const hlo::Value m = mean(o.beta1, states[0], d), v = mean(o.beta2, states[1], d * d);
     const hlo::Value kept = kDecoupled ? p * (1 - rate() * o.weight_decay) : p;
-    return {kept - rate() * root() * correction() * m / (hlo::sqrt(v) + root() * o.epsilon),
-            {m, v}};
+    const hlo::Value under = o.amsgrad ? hlo::maximum(states[2], v) : v;
+    std::vector<hlo::Value> now{m, v};
+    if (o.amsgrad) now.push_back(under);
+    return {kept - rate() * root() * correction() * m / (hlo::sqrt(under) + root() * o.epsilon),
+            now};
   }
   LoweredUpdate operator()(const optim::AdamOptions& o) const { return adam(o); }
   LoweredUpdate operator()(const optim::AdamWOptions& o) const { return adam(o); }

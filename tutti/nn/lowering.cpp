@@ -155,6 +155,26 @@ hlo::Value mean_of_cells(hlo::Value x, const Size2d& size, hlo::ImageOrder order
   return in_order({means, hlo::ImageOrder::channels_first}, order);
 }
 
+// With stride - 1 zeros between elements it is a convolution with the kernel turned round.
+hlo::Value conv_transpose2d(hlo::Value x, hlo::Value w, const ConvTransposeOptions& options) {
+  const hlo::ImageAxes axes = hlo::axes_of(options.order);
+  hlo::Shape before(4, 0), after(4, 0), between(4, 0);
+  const auto widen = [&](int64_t axis, int64_t kernel, int64_t stride, int64_t padding,
+                         int64_t more) {
+    const auto d = static_cast<size_t>(axis);
+    before[d] = kernel - 1 - padding;
+    after[d] = kernel - 1 - padding + more;
+    between[d] = stride - 1;
+  };
+  widen(axes.height, w.shape()[2], options.stride.height, options.padding.height,
+        options.output_padding.height);
+  widen(axes.width, w.shape()[3], options.stride.width, options.padding.width,
+        options.output_padding.width);
+  return hlo::conv2d(hlo::pad(x, before, after, between),
+                     hlo::transpose(hlo::reverse(w, {2, 3}), {1, 0, 2, 3}),
+                     {.order = options.order});
+}
+
 hlo::Value softmax(hlo::Value x) {
   const auto [shifted, sums] = shifted_and_sums(x);
   return hlo::exp(shifted) / sums;
@@ -170,6 +190,11 @@ hlo::Value gelu(hlo::Value x, bool by_tanh) {
   constexpr double kCube = 0.044715;
   const double scale = std::sqrt(2 / std::numbers::pi);
   return x * 0.5 * (hlo::tanh((x + x * x * x * kCube) * scale) + 1);
+}
+
+hlo::Value softplus(hlo::Value x) {
+  const hlo::Value size = hlo::abs(x);
+  return (x + size) * 0.5 + hlo::log(hlo::exp(-size) + 1);
 }
 
 hlo::Value uniform_rows(const hlo::Shape& shape, hlo::Value key, hlo::Value first_row) {

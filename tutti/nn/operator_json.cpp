@@ -7,7 +7,21 @@ namespace {
   throw JsonError(fmt::format("got {}, expected {}", dump_json_lossy(json), expected));
 }
 
+constexpr const char* kNoFunction = "a function of the program's own, which no file has";
+
 }  // namespace
+
+OrderedJson field_json(const std::shared_ptr<const LambdaFunction>&) {
+  throw JsonError(kNoFunction);
+}
+void read_field(const Json&, std::shared_ptr<const LambdaFunction>&) {
+  throw JsonError(kNoFunction);
+}
+
+void read_field(const Json& json, std::string& to) {
+  if (!json.is_string()) refuse(json, "words");
+  to = json.get<std::string>();
+}
 
 void read_field(const Json& json, int64_t& to) {
   constexpr const char* kExpected = "a whole number from 0 to 2147483647";

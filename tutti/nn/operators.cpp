@@ -7,12 +7,18 @@
 #include <variant>
 
 #include "tutti/nn/detail/operator_json.h"
+#include "tutti/nn/detail/operators_activations.h"
+#include "tutti/nn/detail/operators_along_sequences.h"
 #include "tutti/nn/detail/operators_dense.h"
 #include "tutti/nn/detail/operators_elementwise.h"
 #include "tutti/nn/detail/operators_images.h"
+#include "tutti/nn/detail/operators_lambda.h"
 #include "tutti/nn/detail/operators_pools.h"
+#include "tutti/nn/detail/operators_recurrent.h"
+#include "tutti/nn/detail/operators_sequence_pools.h"
 #include "tutti/nn/detail/operators_sequences.h"
 #include "tutti/nn/detail/operators_shape.h"
+#include "tutti/nn/detail/operators_transposed.h"
 
 namespace tutti::nn::detail {
 namespace {
@@ -29,6 +35,7 @@ constexpr Operator row_of() {
               .infer = [](const Op& op,
                           const Site& site) { return Said::infer(*std::get_if<O>(&op), site); },
               .takes_channels_last = Said::takes_channels_last,
+              .of_values = std::is_base_of_v<OfValues, Said>,
               .lower = [](const Op& op,
                           const NodeLowering& to) { return Said::lower(*std::get_if<O>(&op), to); },
               .to_onnx =

@@ -1,4 +1,5 @@
-/// What each layer of a Graph computes, as plain data: the vocabulary of nn::Graph.
+/// What each layer of a Graph computes, as plain data: the vocabulary of nn::Graph, of which
+/// ops_*.h have a part.
 ///
 /// A walker (module builder, summary, cut for model parallel, exporter) takes the variant apart
 /// with std::get_if or std::visit. Sizes that follow from the input are filled in when a layer is
@@ -12,22 +13,12 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
+#include "tutti/nn/ops_elementwise.h"
+#include "tutti/nn/ops_images.h"
+#include "tutti/nn/ops_sequences.h"
+#include "tutti/nn/shape.h"
 
 namespace tutti::nn {
-
-/// Dimensions of one sample, without the batch dimension: {channels, height, width} or {features}.
-using Shape = std::vector<int64_t>;
-
-/// "[16, 28, 28]".
-std::string to_string(const Shape& shape);
-
-/// Height and width; one number stands for both.
-struct Size2d {
-  int64_t height = 1;
-  int64_t width = 1;
-  Size2d(int64_t both) : height(both), width(both) {}  // NOLINT(google-explicit-constructor)
-  Size2d(int64_t high, int64_t wide) : height(high), width(wide) {}
-};
 
 namespace op {
 
@@ -167,12 +158,16 @@ struct Concat {};           ///< one input or more, joined along their first dim
 
 }  // namespace op
 
-using Op = std::variant<op::Input, op::Conv2d, op::Linear, op::Embedding, op::TiedLinear,
-                        op::MaxPool2d, op::AvgPool2d, op::AdaptiveAvgPool2d, op::Upsample2d,
-                        op::BatchNorm2d, op::LayerNorm, op::SelfAttention, op::Attention,
-                        op::PrependToken, op::AddPosition, op::Dropout, op::RepeatChannels,
-                        op::Relu, op::Gelu, op::Tanh, op::GlobalAvgPool2d, op::ToSequence,
-                        op::FirstOfSequence, op::Flatten, op::Softmax, op::Add, op::Concat>;
+using Op = std::variant<
+    op::Input, op::Conv2d, op::Linear, op::Embedding, op::TiedLinear, op::MaxPool2d, op::AvgPool2d,
+    op::AdaptiveAvgPool2d, op::Upsample2d, op::BatchNorm2d, op::LayerNorm, op::SelfAttention,
+    op::Attention, op::PrependToken, op::AddPosition, op::Dropout, op::RepeatChannels, op::Relu,
+    op::Gelu, op::Tanh, op::GlobalAvgPool2d, op::ToSequence, op::FirstOfSequence, op::Flatten,
+    op::Softmax, op::Add, op::Concat, op::Sigmoid, op::LeakyRelu, op::Elu, op::Selu, op::Silu,
+    op::HardSigmoid, op::HardSwish, op::Softplus, op::Mish, op::Relu6, op::LogSoftmax, op::Subtract,
+    op::Multiply, op::Maximum, op::Minimum, op::Conv1d, op::ConvTranspose1d, op::MaxPool1d,
+    op::AvgPool1d, op::GlobalAvgPool1d, op::GlobalMaxPool1d, op::Lstm, op::Gru, op::ConvTranspose2d,
+    op::GroupNorm, op::Reshape, op::Permute, op::Slice, op::Lambda>;
 
 /// "conv2d", "linear", ...: the name of the function that makes the layer.
 std::string_view kind_of(const Op& op) noexcept;

@@ -165,7 +165,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
   if (replica == nullptr)
     throw UsageError(
         "SyncBatchNorm: a forward pass in training outside of Strategy::run has no other replicas; "
-        "call it inside, or eval() first");
+        "call it inside, or where an OnGroup lives, or eval() first");
   _check_input_dim(x);
   if (replica->group_of_all("SyncBatchNorm").size() == 1) return BatchNormImplBase::forward(x);
   if (replica->shares_device())

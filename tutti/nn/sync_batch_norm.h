@@ -19,8 +19,9 @@ namespace tutti::nn {
 /// Parameters, buffers, options and initial values are those of torch::nn::BatchNorm1d, 2d and 3d,
 /// so weights move between them; this one takes x of any of their shapes.
 ///
-/// In training, in Strategy::run, for x [batch, channels, ...] of this replica with n values a
-/// channel and N = sum of n over all replicas (Ioffe and Szegedy 2015, arXiv:1502.03167):
+/// In training, in Strategy::run or where an OnGroup lives, for x [batch, channels, ...] of this
+/// replica with n values a channel and N = sum of n over all replicas (Ioffe and Szegedy 2015,
+/// arXiv:1502.03167):
 ///
 ///   mean, var     of the N values; parts combined in rank order as Chan, Golub and LeVeque 1979,
 ///                 http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf: in double
@@ -37,9 +38,9 @@ namespace tutti::nn {
 /// has the bits of BatchNorm, and none in evaluation, which is BatchNorm's.
 ///
 /// Throws UsageError for x of another number of channels or another dtype, when N is below 2, in
-/// training outside of run(), where replicas do not meet (ReplicaContext::group_of_all), and for
-/// second derivatives; what Group throws. Thread rule: that of a module; forward and backward on
-/// the replica's thread.
+/// training outside of run() and OnGroup, where replicas do not meet
+/// (ReplicaContext::group_of_all), and for second derivatives; what Group throws. Thread rule: that
+/// of a module; forward and backward on the replica's thread.
 class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormImpl>,
                           public MeetsInForward {
  public:

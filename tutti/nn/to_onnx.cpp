@@ -13,6 +13,7 @@
 #include "tutti/nn/detail/node_to_onnx.h"
 #include "tutti/nn/detail/operator_facts.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/nn/value_types.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {
@@ -106,6 +107,27 @@ onnx::Value gelu(const NodeToOnnx& to, bool by_tanh) {
   return to.add("Mul", to.add("Mul", {x, share}), 0.5F);
 }
 
+namespace {
+
+/// ONNX's operators of two take them of one dtype alone.
+void require_equal_types(const Graph& graph) {
+  const std::vector<DType> types = value_types(graph);
+  for (const nn::Node& node : graph.nodes()) {
+    const bool recurrent =
+        std::holds_alternative<op::Lstm>(node.op) || std::holds_alternative<op::Gru>(node.op);
+    for (const int input : node.inputs) {
+      const DType first = types[static_cast<size_t>(node.inputs[0])];
+      const DType other = types[static_cast<size_t>(input)];
+      if (other == first || recurrent) continue;
+      throw UsageError(fmt::format(
+          "onnx: {} \"{}\" joins {} and {}, expected values of one dtype: give the graph such "
+          "inputs",
+          kind_of(node.op), node.name, name_of(first), name_of(other)));
+    }
+  }
+}
+
+}  // namespace
 }  // namespace detail
 
 OnnxState onnx_state_of(const GraphModule& module) {
@@ -115,15 +137,18 @@ OnnxState onnx_state_of(const GraphModule& module) {
     const MemorySpan span = span_of(*plain);
     state.emplace(name, Array::view(span.data, span.dtype, plain->sizes().vec(), plain));
   };
-  for (const auto& parameter : module.named_parameters()) keep(parameter.key(), parameter.value());
+  if (module.base())
+    for (const auto& [name, merged] : module.merged_parameters()) keep(name, merged);
+  else
+    for (const auto& one : module.named_parameters()) keep(one.key(), one.value());
   for (const auto& buffer : module.named_buffers()) keep(buffer.key(), buffer.value());
   return state;
 }
 
 onnx::Type onnx_type(const Graph& graph, const Port& port) {
   const Node& node = graph.nodes()[static_cast<size_t>(port.node)];
-  onnx::Type type{.dtype = DType::float32, .shape = {onnx::kBatch}};
-  if (const auto* input = std::get_if<op::Input>(&node.op)) type.dtype = input->dtype;
+  onnx::Type type{.dtype = value_types(graph)[static_cast<size_t>(port.node)],
+                  .shape = {onnx::kBatch}};
   for (const int64_t side : node.shape) type.shape.emplace_back(side);
   return type;
 }
@@ -134,6 +159,7 @@ std::vector<onnx::Value> add_to(onnx::Program& program, const Graph& graph, cons
   if (inputs.size() != graph.inputs().size())
     throw UsageError(fmt::format("onnx: got {} inputs, expected the graph's {}", inputs.size(),
                                  graph.inputs().size()));
+  detail::require_equal_types(graph);
   std::vector<onnx::Value> values(nodes.size());
   for (size_t i = 0; i < inputs.size(); ++i)
     values[static_cast<size_t>(graph.inputs()[i].node)] = inputs[i];

@@ -1,11 +1,14 @@
 // Networks that torch.export saved train as they do in eager PyTorch, whose losses, gradients,
 // parameters and buffers over five steps stand beside them (tests/tables/exported).
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tutti/base/random.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/exported/from_export.h"
 #include "tutti/exported/module.h"
+#include "tutti/nn/sample_context.h"
 #include "tutti/sync/tensors.h"
 
 #include "tests/support/expect.h"
@@ -74,7 +77,9 @@ INSTANTIATE_TEST_SUITE_P(
         Net{"gpt", {"ids"}, {"output"}}, Net{"lstm", {"ids"}, {"output"}},
         Net{"control", {"x"}, {"logits", "seen"}}, Net{"autocast", {"x"}, {"output"}, 0.02},
         Net{"frozen", {"x"}, {"output"}}, Net{"dlrm", {"dense", "ids"}, {"output"}},
-        Net{"named", {"batch.ids", "batch.numbers", "scale"}, {"0", "1.norm", "1.features"}}),
+        Net{"named", {"batch.ids", "batch.numbers", "scale"}, {"0", "1.norm", "1.features"}},
+        Net{"mobile", {"x"}, {"output"}}, Net{"unet", {"x"}, {"output"}},
+        Net{"vit", {"x"}, {"output"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(AgainstEagerItself, FindsWhatDiffers) {
@@ -86,6 +91,69 @@ TEST(AgainstEagerItself, FindsWhatDiffers) {
   EXPECT_FALSE(found.equal);
   EXPECT_GT(found.final, 1e-4);
   EXPECT_LE(found.gradients, 1e-6) << "of the first step, before any update";
+}
+
+// ---- random numbers (drawn.pt2: five draws, of which the last is multiplied by x) ----
+
+using Draws = std::map<std::string, at::Tensor>;
+
+Draws drawn(ExportedModule& net, const at::Tensor& x, std::optional<nn::SamplePlace> place) {
+  std::optional<nn::SampleContext> context;
+  if (place) context.emplace(*place);
+  return net.forward_named({{"x", x}});
+}
+
+at::Tensor rand_of(uint64_t key, at::IntArrayRef sizes) {
+  return at::rand(sizes, at::make_generator<at::CPUGeneratorImpl>(key));
+}
+
+uint64_t within(uint64_t key, std::initializer_list<uint64_t> parts) {
+  return random_key(key, RandomPurpose::operators, parts);
+}
+
+TEST(ExportedDraws, AreOfThePlaceAndOfTheirNumberInTheGraph) {
+  const auto net = from_export(kExported / "drawn.pt2")();
+  const auto before = at::detail::getDefaultCPUGenerator().get_state();
+  for (const int sign : {1, -1}) {
+    const at::Tensor x = at::full({5, 3}, double(sign));
+    const Draws got = drawn(*net, x, nn::SamplePlace{.seed = 7, .step = 3, .first_row = 12});
+    const uint64_t here = within(7, {3, 12});
+    // The graphs within are inputs 1 of no_grad, 1 and 2 of cond.
+    const uint64_t no_grad = within(here, {2, 1}), branch = within(here, {3, sign > 0 ? 1U : 2U});
+    const Draws expected{{"first", rand_of(within(here, {0}), {5, 3})},
+                         {"second", rand_of(within(here, {1}), {5, 3})},
+                         {"within", rand_of(within(no_grad, {0}), {5, 3})},
+                         {"again", rand_of(within(no_grad, {1}), {5, 3})},
+                         {"branch", x * rand_of(within(branch, {0}), {5, 3})}};
+    for (const auto& [name, numbers] : expected) {
+      EXPECT_TRUE(at::equal(got.at(name), numbers)) << name;
+      for (const auto& [other, others] : expected)
+        EXPECT_EQ(at::equal(numbers.abs(), others.abs()), name == other) << name << other;
+    }
+  }
+  EXPECT_TRUE(at::equal(before, at::detail::getDefaultCPUGenerator().get_state()));
+}
+
+TEST(ExportedDraws, DifferByEachPartOfThePlace) {
+  const auto net = from_export(kExported / "drawn.pt2")();
+  const at::Tensor x = at::ones({5, 3});
+  const std::vector<nn::SamplePlace> places{{7, 3, 12}, {8, 3, 12}, {7, 4, 12}, {7, 3, 13}};
+  for (const auto& one : places)
+    for (const auto& other : places) {
+      const bool same = &one == &other;
+      const Draws first = drawn(*net, x, one), second = drawn(*net, x, other);
+      for (const auto& [name, numbers] : first)
+        EXPECT_EQ(at::equal(numbers, second.at(name)), same) << name;
+    }
+}
+
+TEST(ExportedDraws, OutsideOfAPlaceAreThoseOfTheGenerator) {
+  const auto net = from_export(kExported / "drawn.pt2")();
+  torch::manual_seed(5);
+  const Draws got = drawn(*net, at::ones({5, 3}), {});
+  torch::manual_seed(5);
+  for (const char* name : {"first", "second", "within", "again", "branch"})
+    EXPECT_TRUE(at::equal(got.at(name), at::rand({5, 3}))) << name;
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 
 const fs::path kFiles = "tests/tables/exported";
 /// Those whose evaluation ONNX can say.
-const std::vector<std::string> kNets = {"mlp", "cnn", "gpt", "lstm", "frozen", "dlrm", "named"};
+const std::vector<std::string> kNets = {"mlp",  "cnn",   "gpt",    "lstm", "frozen",
+                                        "dlrm", "named", "mobile", "unet", "vit"};
 
 struct Fixture {
   fs::path file;  ///< of evaluation

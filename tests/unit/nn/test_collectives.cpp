@@ -239,5 +239,43 @@ TEST(CollectiveErrors, LossThatDoesNotDependOnTheOutputIsNamed) {
               HasSubstr("rank 1"));
 }
 
+TEST(SeveralAtOnce, AreThoseOfOneEachWithTheirGradients) {
+  for (const int replicas : {1, 2, 3}) {
+    Strategy strategy = threads(replicas);
+    strategy.run([](ReplicaContext& replica) {
+      const auto made = [&] {
+        const double own = 1.5 + replica.rank();
+        return std::vector<at::Tensor>{
+            (torch::arange(6, at::kDouble) * own).reshape({2, 3}).requires_grad_(),
+            torch::full({}, own, at::kDouble).requires_grad_(),
+            (torch::ones({4}) * static_cast<float>(own)).requires_grad_(),
+            torch::zeros({0}, at::kDouble)};
+      };
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean}) {
+        auto together = made(), alone = made();
+        const auto sums = nn::all_reduce(replica, together, op);
+        at::Tensor loss = torch::zeros({}, at::kDouble), loss_alone = loss;
+        for (size_t i = 0; i < alone.size(); ++i) {
+          const at::Tensor one = nn::all_reduce(replica, alone[i], op);
+          EXPECT_TRUE(at::equal(sums[i], one)) << i;
+          EXPECT_EQ(sums[i].sizes(), one.sizes());
+          loss = loss + (replica.rank() + 1) * sums[i].square().sum().to(at::kDouble);
+          loss_alone = loss_alone + (replica.rank() + 1) * one.square().sum().to(at::kDouble);
+        }
+        loss.backward();
+        loss_alone.backward();
+        for (size_t i = 0; i < 3; ++i)
+          EXPECT_TRUE(at::allclose(together[i].grad(), alone[i].grad())) << i;
+      }
+      EXPECT_TRUE(nn::all_reduce(replica, std::vector<at::Tensor>{}).empty());
+    });
+  }
+  EXPECT_THAT(failure<UsageError>(2,
+                                  [](ReplicaContext& replica) {
+                                    nn::all_reduce(replica, std::vector<at::Tensor>{at::Tensor()});
+                                  }),
+              HasSubstr("tensor 1 of 1 is undefined"));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -1,10 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 
 #include "tutti/base/error.h"
-#include "tutti/nn/graph.h"
+#include "tutti/nn/layers.h"
 
 #include "tests/support/message_of.h"
 
@@ -72,6 +73,27 @@ TEST(GraphShapes, TheOthersSayWhatTheyGive) {
   EXPECT_EQ(nn::first_of_sequence()(sequence).shape(), (Shape{8}));
 }
 
+TEST(GraphShapes, OfSequencesAndTransposedConvolutions) {
+  const auto strokes = nn::input({100, 3}), image = nn::input({4, 5, 6});
+  const auto count = nn::input({1}, DType::int64), mask = nn::input({100});
+  EXPECT_EQ(nn::conv1d(8, 5, {.stride = 2, .padding = 2})(strokes).shape(), (Shape{50, 8}));
+  EXPECT_EQ(nn::max_pool1d(3)(strokes).shape(), (Shape{33, 3}));
+  EXPECT_EQ(nn::avg_pool1d(3, {.stride = 1, .padding = 1})(strokes).shape(), (Shape{100, 3}));
+  EXPECT_EQ(nn::global_max_pool1d()(strokes).shape(), (Shape{3}));
+  EXPECT_EQ(nn::lstm(7)(strokes).shape(), (Shape{7}));
+  EXPECT_EQ(nn::lstm(7, {.bidirectional = true})(strokes, mask).shape(), (Shape{14}));
+  EXPECT_EQ(nn::gru(7, {.layers = 3, .sequences = true})(strokes, count).shape(), (Shape{100, 7}));
+  EXPECT_EQ(
+      nn::conv_transpose1d(2, 4, {.stride = 3, .padding = 1, .output_padding = 2})(strokes).shape(),
+      (Shape{99 * 3 - 2 + 4 + 2, 2}));
+  EXPECT_EQ(nn::conv_transpose2d(2, {3, 2}, {.stride = 2})(image).shape(), (Shape{2, 11, 12}));
+  EXPECT_EQ(nn::group_norm(2)(image).shape(), image.shape());
+  EXPECT_EQ(nn::reshape({-1, 10})(image).shape(), (Shape{12, 10}));
+  EXPECT_EQ(nn::permute({1, 2, 0})(image).shape(), (Shape{5, 6, 4}));
+  EXPECT_EQ(nn::slice(1, 3)(image).shape(), (Shape{4, 5, 2}));
+  EXPECT_EQ(nn::multiply(nn::sigmoid()(image), image).shape(), image.shape());
+}
+
 TEST(GraphErrors, SayLayerGotAndExpected) {
   const auto image = nn::input({4, 8, 8});
   const auto row = nn::input({784});
@@ -107,7 +129,58 @@ TEST(GraphErrors, SayLayerGotAndExpected) {
       {"attention", [&] { nn::self_attention(1)(image); }, {"[4, 8, 8]", "[length, features]"}},
       {"empty input", [] { nn::input({}); }, {"input", "empty shape"}},
       {"zero input", [] { nn::input({1, 0}); }, {"dimension is 0"}},
+      {"a sequence of tokens",
+       [] { nn::lstm(4).named("s")(nn::input({9, 3}, DType::int64)); },
+       {"lstm \"s\"", "values of int64", "floating ones", "embedding()"}},
+      {"tokens by a convolution",
+       [] { nn::conv1d(4, 3)(nn::slice(0, 2)(nn::input({9, 3}, DType::int64))); },
+       {"conv1d", "values of int64"}},
+      {"whole numbers of two kinds",
+       [] { nn::add(nn::input({3}, DType::int64), nn::input({3}, DType::int32)); },
+       {"add", "int64 and int32", "one dtype"}},
+      {"a stride beyond all",
+       [&] { nn::conv_transpose2d(2, 3, {.stride = INT64_MAX / 2})(image); },
+       {"conv_transpose2d: stride is 4611686018427387903, must be at most 2147483647"}},
+      {"strides that make too much",
+       [&] { nn::conv_transpose2d(2, 3, {.stride = 1L << 30})(image); },
+       {"gives samples of shape [2, 7516192771, 7516192771], expected at most 2147483647"}},
+      {"a padding beyond all",
+       [&] { nn::conv2d(1, 3, {.padding = {INT64_MAX, 1}})(image); },
+       {"padding is 9223372036854775807"}},
+      {"a pool's padding beyond all",
+       [&] { nn::max_pool2d(2, {.padding = INT64_MAX})(image); },
+       {"padding is 9223372036854775807"}},
+      {"times beyond all", [&] { nn::upsample2d(1L << 62)(image); }, {"times is 46116860184273"}},
+      {"units beyond all",
+       [&] { nn::linear(2147483647)(nn::linear(2147483647)(row)); },
+       {"linear", "\"weight\"", "elements of parameters"}},
       {"huge input", [] { nn::input({1L << 40, 1L << 40}); }, {"too many elements"}},
+      {"a mask of another length",
+       [&] { nn::lstm(4).named("s")(nn::input({100, 3}), nn::input({90})); },
+       {"lstm \"s\"", "a mask of shape [90]", "[100, 3]", "expected [100], 1 for each", "or [1]"}},
+      {"a mask of features", [&] { nn::gru(4)(nn::input({9, 3}), nn::input({9, 3})); }, {"[9, 3]"}},
+      {"lstm of a row", [&] { nn::lstm(4)(row); }, {"[784]", "[length, features]"}},
+      {"lstm of nothing", [&] { nn::lstm(0)(nn::input({9, 3})); }, {"units is 0"}},
+      {"no layers", [&] { nn::gru(2, {.layers = 0})(nn::input({9, 3})); }, {"layers is 0"}},
+      {"layers", [&] { nn::gru(2, {.layers = 9999})(nn::input({9, 3})); }, {"at most 1024"}},
+      {"relu of two", [&] { nn::relu()(row, row); }, {"got 2 inputs, expected one"}},
+      {"conv1d of an image", [&] { nn::conv1d(2, 3)(image); }, {"[length, features]"}},
+      {"conv1d too short", [&] { nn::conv1d(2, 5)(nn::input({4, 3})); }, {"kernel of 5"}},
+      {"slope", [&] { nn::leaky_relu(-1)(row); }, {"slope is -1"}},
+      {"subtract", [&] { nn::subtract(image, row); }, {"subtract", "[4, 8, 8] and [784]"}},
+      {"transposed padding", [&] { nn::conv_transpose2d(2, 3, {.padding = 3})(image); }, {"below"}},
+      {"more than a stride",
+       [&] { nn::conv_transpose2d(2, 3, {.output_padding = 1})(image); },
+       {"output_padding is 1", "below the stride of 1"}},
+      {"nothing left",
+       [&] { nn::conv_transpose2d(2, {3, 3}, {.padding = {2, 2}})(nn::input({1, 1, 1})); },
+       {"padding of 2 leaves nothing of an input of shape [1, 1, 1]"}},
+      {"group norm", [&] { nn::group_norm(3)(image); }, {"groups is 3", "4 channels"}},
+      {"reshape", [&] { nn::reshape({3, -1})(image); }, {"[3, -1]", "[4, 8, 8]", "256 elements"}},
+      {"slice", [&] { nn::slice(3, 9)(image); }, {"3 to before 9", "[4, 8, 8]", "some of its 8"}},
+      {"slice of nothing", [&] { nn::slice(3, 3)(image); }, {"3 to before 3"}},
+      {"reshape twice", [&] { nn::reshape({-1, -1})(image); }, {"one side may be -1"}},
+      {"permute", [&] { nn::permute({0, 1, 1})(image); }, {"[0, 1, 1]", "[0, 1, 2] once"}},
       {"bad name", [] { nn::relu().named("a..b"); }, {"\"a..b\" is no name"}},
       {"empty name", [] { nn::relu().named(""); }, {"is no name"}},
   };

@@ -1,12 +1,16 @@
 // Graphs as text, and back.
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/nn/graph_json.h"
 #include "tutti/nn/graph_module.h"
 
+#include "tests/fuzz/graph_text.h"
 #include "tests/support/expect.h"
 #include "tests/support/operator_graphs.h"
 
@@ -194,6 +198,55 @@ TEST(DamagedGraphs, AnyByteThatChangesIsRefusedOrMeansAGraph) {
   EXPECT_GT(refused, 2000);
 }
 
+std::vector<std::string> texts_of_every_operator() {
+  std::vector<std::string> texts;
+  for (const auto& known : operator_graphs()) texts.push_back(nn::graph_to_json(known.graph));
+  return texts;
+}
+
+/// One to four changes: a byte, a cut, a line of another graph, a number or a word in place of one.
+std::string mutated(std::string text, const std::vector<std::string>& others,
+                    std::mt19937& random) {
+  const auto pick = [&](size_t below) { return below == 0 ? 0 : random() % below; };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const char* const numbers[] = {
+      "0",   "1",   "-1",   "3",  "65536", "2147483647", "2147483648", "9223372036854775807",
+      "1e9", "1.5", "null", "[]", "\"\"",  "true"};
+  for (size_t change = 1 + pick(4); change > 0 && text.size() > 1; --change) {
+    const size_t at = pick(text.size());
+    switch (pick(5)) {
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text.erase(at, 1 + pick(20)); break;
+      case 2: {
+        const std::string& other = others[pick(others.size())];
+        const size_t begin = other.rfind('\n', pick(other.size()));
+        if (begin == std::string::npos) break;
+        const size_t line = text.find('\n', at);
+        text.insert(line == std::string::npos ? text.size() : line,
+                    other.substr(begin, other.find('\n', begin + 1) - begin));
+        break;
+      }
+      default: {
+        const auto first =
+            std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(), is_digit);
+        const auto last = std::find_if_not(first, text.end(), is_digit);
+        text.replace(first, last, numbers[pick(std::size(numbers))]);
+      }
+    }
+  }
+  return text;
+}
+
+TEST(GraphTextFuzz, MutationsOfEveryOperatorAreRefusedOrMeanAGraph) {
+  std::mt19937 random(20'261'130);
+  const auto texts = texts_of_every_operator();
+  int read = 0, refused = 0;
+  for (int round = 0; round < 20'000; ++round)
+    (test::graph_text(mutated(texts[random() % texts.size()], texts, random)) ? read : refused)++;
+  EXPECT_GT(read, 200) << "names may be any";
+  EXPECT_GT(refused, 5'000);
+}
+
 TEST(DamagedGraphs, LayersOfOneNameAreOneLayer) {
   const auto input = nn::input({4});
   const auto shared = nn::linear(4).named("fc");
@@ -202,6 +255,18 @@ TEST(DamagedGraphs, LayersOfOneNameAreOneLayer) {
   text.replace(second, 11, "\"bias\":false");
   EXPECT_THAT(message_of<DataError>([&] { nn::graph_from_json(text, "x"); }),
               AllOf(HasSubstr("node 2"), HasSubstr("as the layer of this name before")));
+}
+
+TEST(DamagedGraphs, AReshapeOfTwoSizesDiffersInOneSide) {
+  const std::string text = nn::graph_to_json(test::graphs::rows_of_ten());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string damaged = text;
+    for (size_t at = 0; (at = damaged.find(from, at)) != std::string::npos; at += to.size())
+      damaged.replace(at, from.size(), to);
+    return message_of<DataError>([&] { nn::graph_from_json(damaged, "x"); });
+  };
+  EXPECT_THAT(with("[3,10]", "[5,6]"), HasSubstr("as the layer of this name before"));
+  EXPECT_THAT(with("[3,10]", "[3,5,2]"), HasSubstr("as the layer of this name before"));
 }
 
 TEST(DamagedGraphs, ManyParametersAreCounted) {

@@ -111,6 +111,23 @@ TEST(ToOnnxFile, RefusesWeightsThatAreNotTheGraphs) {
               HasSubstr("\"fc.weight\" is missing"));
 }
 
+TEST(ToOnnxFile, RefusesAMaskThatItHasNoOperatorFor) {
+  const auto x = nn::input({5, 3}), mask = nn::input({5});
+  const nn::Graph graph({{"x", x}, {"mask", mask}}, {{"y", nn::lstm(4).named("strokes")(x, mask)}});
+  EXPECT_THAT(message_of<UsageError>([&] { nn::to_onnx(nn::GraphModule(graph)); }),
+              AllOf(HasSubstr("lstm \"strokes\" has a mask of its 5 steps"),
+                    HasSubstr("give it the number of steps, [1]")));
+}
+
+TEST(ToOnnxFile, SaysDtypesOfWhatIsOnlyMoved) {
+  const auto tokens = nn::input({6}, DType::int64), x = nn::input({6});
+  const nn::Graph moved(tokens, nn::slice(1, 3)(nn::reshape({2, 3})(tokens)));
+  EXPECT_EQ(test::read_onnx(nn::to_onnx(nn::GraphModule(moved)).bytes()).outputs[0].type, 7);
+  const nn::Graph mixed({{"x", x}, {"tokens", tokens}}, {{"y", nn::multiply(x, tokens)}});
+  EXPECT_THAT(message_of<UsageError>([&] { nn::to_onnx(nn::GraphModule(mixed)); }),
+              HasSubstr("onnx: multiply \"multiply_1\" joins float32 and int64"));
+}
+
 TEST(ToOnnxFile, LargeWeightsStandBesideIt) {
   const nn::Graph graph =
       test::graphs::of({40}, {nn::linear(30).named("a"), nn::linear(40).named("b")});

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,17 @@ struct Call {
   std::vector<CallOutput> outputs{};
   std::vector<int> dead{};  ///< slots that are emptied behind it
   std::string words{};      ///< for errors: "aten::conv2d, net.py:12, in forward: ..."
+  // For who cuts the graph (cut_graph.h):
+  std::vector<int> reads{};   ///< slots, each once
+  std::vector<int> writes{};  ///< those in whose memory it writes, or may
+  bool draws = false;         ///< random numbers
+  uint64_t draw = 0;          ///< which of the calls of its graph that do so, from 0
+};
+
+/// Slots in whose memory a value lies.
+struct Memory {
+  int root = -1;            ///< surely: it is this one, or a view of it
+  std::set<int> perhaps{};  ///< all of which it may be that, itself and `root` among them
 };
 
 struct CallPlan {
@@ -61,8 +73,11 @@ struct CallPlan {
   std::vector<int> inputs;
   std::vector<Operand> outputs;
   std::vector<Call> calls;
-  /// Numbers of inputs that calls write to, or to a view of them.
-  std::vector<size_t> written_inputs;
+  /// Inputs that calls write to, or to a view of them; and all to which they may.
+  std::set<size_t> written_inputs, perhaps_written;
+  std::vector<std::string> names;  ///< by slot
+  std::vector<Memory> memory;      ///< by slot
+  std::vector<size_t> nodes;       ///< by call: of the graph
 };
 
 /// What planning found beside.

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "tutti/exported/cut_graph.h"
 #include "tutti/exported/detail/call_plan.h"
 #include "tutti/exported/report.h"
+#include "tutti/nn/lora.h"
 #include "tutti/pt2/archive.h"
 #include "tutti/pt2/program.h"
 
@@ -29,21 +31,42 @@ struct ProgramFile {
   std::shared_ptr<const CallPlan> plan;
   std::vector<std::string> output_names;  ///< of outputs that are tensors
   std::string digest;  ///< of the graph, without tensors: by it workers know that they have one
+  /// Of the tensors that no state dict has: constants, and buffers that are not saved.
+  std::map<std::string, std::string> constant_digests;
 };
 
 struct Loaded {
   ProgramFile training;
   std::optional<ProgramFile> evaluation;
+  std::vector<nn::LoraMatrix> adapters;  ///< in the order of training's parameters
 };
+
+/// Which parameters get adapters; UsageError as from_export() throws it.
+std::vector<nn::LoraMatrix> adapters_of(const Loaded& loaded, const std::vector<nn::Lora>& loras);
 
 /// DataError, with the first difference, unless all parameters and buffers of `evaluation` are
 /// those of `training` by name, shape and dtype, and both take as many inputs, and give the same
 /// dictionary where they give one.
 void require_same_model(const ProgramFile& training, const ProgramFile& evaluation);
 
+/// Parameters whose whole name fits one of `patterns`, or that are in a module whose name does,
+/// have no gradient from now on, under all their names. UsageError for a pattern that fits none,
+/// and where nothing is left to train.
+void freeze(ProgramFile& training, const std::vector<std::string>& patterns);
+
 /// A warning where a graph of evaluation has dropout, batch statistics or writes: it may be that of
 /// training.
 void say_if_not_of_evaluation(const ProgramFile& evaluation);
+
+/// The same for stored tensors that are one.
+std::string place_words(const pt2::StoredTensor& tensor);
+
+/// Its calls as those who cut it see them. `sizes`: of symbols besides the batch's. It reads
+/// `file`.
+CutGraph cut_graph_of(const ProgramFile& file, std::map<std::string, int64_t> sizes);
+/// Its plan of a part of that graph, which takes the part's inputs and then what it holds.
+std::shared_ptr<const CallPlan> plan_of(const ProgramFile& file, const CutGraph& graph,
+                                        const CutPart& part, bool is_last);
 
 /// UsageError where evaluation mode has no graph: there is no eval file, and training's graph
 /// differs from it.

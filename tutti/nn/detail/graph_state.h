@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tutti/nn/graph.h"
 
@@ -25,6 +26,11 @@ LayerState draw_state(const Graph& graph, size_t place);
 /// In `root` under the dotted name of the layer, in groups of modules that are made on the way.
 /// Nothing for a layer without state.
 void register_state(torch::nn::Module& root, const std::string& name, const LayerState& state);
+
+/// The module in which something with this dotted name lies, made on the way with its groups, and
+/// the name there.
+std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
+                                                    const std::string& name);
 
 /// Makes the groups alone: they stand in the order in which they were first named.
 void register_groups(torch::nn::Module& root, const std::string& name);

@@ -27,6 +27,7 @@ struct GraphStep {
   bool in_place = false;                     ///< relu over its input's memory
   Activation activation = Activation::none;  ///< of a dense layer, which has taken the relu's place
   bool passes = false;                       ///< gives its input: its work is done by another step
+  std::string name{};                        ///< the node's, for errors
 
   /// What the layer gives; `values` are its inputs.
   at::Tensor run(const Values& values) const;
@@ -46,8 +47,18 @@ void check_inputs(const Graph& graph, const std::vector<Port>& ports,
 /// vocabulary.
 void require_tokens(const std::string& what, const at::Tensor& tokens, int64_t vocabulary);
 
+/// RowError for the first number of steps, or mask of them, that a recurrent layer does not take,
+/// of those that are inputs of the graph themselves. `inputs` are the graph's, on the CPU: where
+/// what the layer is given is on a device, nobody looks at it there.
+void require_steps_of_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs);
+
 /// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
 /// (docs/design/graph.md). What comes after follows its input's layout.
 at::Tensor channels_last(const at::Tensor& x);
+
+/// x, the gradient of which is contiguous whatever comes back: where a layer would hand on the
+/// order of its reader's, so that layers before it compute the same whether it has travelled or
+/// not.
+at::Tensor with_contiguous_gradient(const at::Tensor& x);
 
 }  // namespace tutti::nn::detail

@@ -17,6 +17,7 @@ struct OperatorFacts {
   std::string_view kind;
   Resolved (*infer)(const Op&, const Site&);
   bool takes_channels_last;
+  bool of_values;  ///< applied by a function of values, such as add(): by no layer
   hlo::Value (*lower)(const Op&, const NodeLowering&);
   onnx::Value (*to_onnx)(const Op&, const NodeToOnnx&);
   OrderedJson (*to_json)(const Op&);  ///< all its fields

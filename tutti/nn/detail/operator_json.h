@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,6 +24,9 @@ inline OrderedJson field_json(int64_t value) { return value; }
 inline OrderedJson field_json(double value) { return value; }
 inline OrderedJson field_json(bool value) { return value; }
 inline OrderedJson field_json(Size2d size) { return OrderedJson::array({size.height, size.width}); }
+inline OrderedJson field_json(const std::string& words) { return words; }
+/// JsonError: no file has a function of the program's own.
+OrderedJson field_json(const std::shared_ptr<const LambdaFunction>& function);
 inline OrderedJson field_json(DType dtype) { return std::string(name_of(dtype)); }
 inline OrderedJson field_json(const Shape& shape) {
   OrderedJson sides = OrderedJson::array();
@@ -36,6 +40,8 @@ void read_field(const Json& json, double& to);
 void read_field(const Json& json, bool& to);
 void read_field(const Json& json, Size2d& to);
 void read_field(const Json& json, DType& to);
+void read_field(const Json& json, std::string& to);
+void read_field(const Json& json, std::shared_ptr<const LambdaFunction>& to);
 void read_field(const Json& json, Shape& to);
 
 /// JsonError for a member that is not among them.

@@ -60,6 +60,8 @@ struct Stateless {
     return {};
   }
 };
+/// Applied by a function of values, without a layer.
+struct OfValues {};
 struct SameShape {
   template <class O>
   static Resolved infer(const O& op, const Site& site) {

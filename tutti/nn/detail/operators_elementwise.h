@@ -92,10 +92,10 @@ struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
   }
 };
 
-template <>
-struct OperatorOf<op::Add> : NoFields, Stateless, BothOrders {
-  static constexpr std::string_view kind = "add";
-  static Resolved infer(const op::Add& op, const Site& site) {
+/// Of two inputs of one shape.
+struct OfTwo : NoFields, Stateless, OfValues, BothOrders {
+  template <class O>
+  static Resolved infer(const O& op, const Site& site) {
     if (site.inputs.size() != 2)
       site.fail(fmt::format("got {} inputs, expected two", site.inputs.size()));
     if (site.inputs[0] != site.inputs[1])
@@ -103,6 +103,11 @@ struct OperatorOf<op::Add> : NoFields, Stateless, BothOrders {
                             to_string(site.inputs[1])));
     return {op, site.inputs[0], {}};
   }
+};
+
+template <>
+struct OperatorOf<op::Add> : OfTwo {
+  static constexpr std::string_view kind = "add";
   static at::Tensor run(const op::Add&, const Running& in) { return in.x() + in.all[1]; }
   static constexpr LayerPlan plan{
       .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
@@ -111,6 +116,58 @@ struct OperatorOf<op::Add> : NoFields, Stateless, BothOrders {
                      bool) { return LayerGradients{.input = gradient}; }};
   static onnx::Value to_onnx(const op::Add&, const NodeToOnnx& to) { return to.add("Add", to.all); }
   static hlo::Value lower(const op::Add&, const NodeLowering& to) { return to.x() + to.all[1]; }
+};
+
+template <>
+struct OperatorOf<op::Subtract> : OfTwo, NotPlanned {
+  static constexpr std::string_view kind = "subtract";
+  static at::Tensor run(const op::Subtract&, const Running& in) { return in.x() - in.all[1]; }
+  static onnx::Value to_onnx(const op::Subtract&, const NodeToOnnx& to) {
+    return to.add("Sub", to.all);
+  }
+  static hlo::Value lower(const op::Subtract&, const NodeLowering& to) {
+    return to.x() - to.all[1];
+  }
+};
+
+template <>
+struct OperatorOf<op::Multiply> : OfTwo, NotPlanned {
+  static constexpr std::string_view kind = "multiply";
+  static at::Tensor run(const op::Multiply&, const Running& in) { return in.x() * in.all[1]; }
+  static onnx::Value to_onnx(const op::Multiply&, const NodeToOnnx& to) {
+    return to.add("Mul", to.all);
+  }
+  static hlo::Value lower(const op::Multiply&, const NodeLowering& to) {
+    return to.x() * to.all[1];
+  }
+};
+
+template <>
+struct OperatorOf<op::Maximum> : OfTwo, NotPlanned {
+  static constexpr std::string_view kind = "maximum";
+  static at::Tensor run(const op::Maximum&, const Running& in) {
+    return at::maximum(in.x(), in.all[1]);
+  }
+  static onnx::Value to_onnx(const op::Maximum&, const NodeToOnnx& to) {
+    return to.add("Max", to.all);
+  }
+  static hlo::Value lower(const op::Maximum&, const NodeLowering& to) {
+    return hlo::maximum(to.x(), to.all[1]);
+  }
+};
+
+template <>
+struct OperatorOf<op::Minimum> : OfTwo, NotPlanned {
+  static constexpr std::string_view kind = "minimum";
+  static at::Tensor run(const op::Minimum&, const Running& in) {
+    return at::minimum(in.x(), in.all[1]);
+  }
+  static onnx::Value to_onnx(const op::Minimum&, const NodeToOnnx& to) {
+    return to.add("Min", to.all);
+  }
+  static hlo::Value lower(const op::Minimum&, const NodeLowering& to) {
+    return hlo::minimum(to.x(), to.all[1]);
+  }
 };
 
 }  // namespace tutti::nn::detail

@@ -18,9 +18,7 @@ struct WindowPool : Stateless, BothOrders {
   template <class Pool>
   static Resolved infer(const Pool& op, const Site& site) {
     const Shape& in = site.image();
-    if (2 * op.padding > op.kernel)
-      site.fail(fmt::format("padding is {}, must be at most half the kernel of {}", op.padding,
-                            op.kernel));
+    site.at_most_half("padding", op.padding, op.kernel);
     return {op,
             {in[0], site.windows(in[1], op.kernel, op.stride, op.padding),
              site.windows(in[2], op.kernel, op.stride, op.padding)},

@@ -59,7 +59,7 @@ struct OperatorOf<op::Flatten> : NoFields, Stateless, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Concat> : NoFields, Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::Concat> : NoFields, Stateless, OfValues, NotPlanned, BothOrders {
   static constexpr std::string_view kind = "concat";
   static Resolved infer(const op::Concat& op, const Site& site) {
     if (site.inputs.empty()) site.fail("got no inputs, expected one or more");

@@ -20,6 +20,8 @@ struct Site {
 
   void at_least(std::string_view what, int64_t value, int64_t least) const;
   void not_negative(std::string_view what, double value) const;
+  /// Of a padding and a kernel.
+  void at_most_half(std::string_view what, int64_t value, int64_t kernel) const;
   void heads_of(int64_t features, int64_t heads) const;
 
   const Shape& only_input() const;
@@ -28,6 +30,9 @@ struct Site {
 
   /// Length of one side after a window of `kernel` has walked over it.
   int64_t windows(int64_t side, int64_t kernel, int64_t stride, int64_t padding) const;
+  /// The length of which windows() gives `side`, with so many places more.
+  int64_t unwound(int64_t side, int64_t kernel, int64_t stride, int64_t padding,
+                  int64_t more) const;
 };
 
 }  // namespace tutti::nn::detail
