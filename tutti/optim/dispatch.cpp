@@ -149,10 +149,12 @@ struct Update {
     kernels.sgd(sgd_scalars<T>(o, step), p, g, states[0], n);
   }
   void operator()(const AdamOptions& o) const {
-    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], n);
+    T* const largest = o.amsgrad ? states[2] : nullptr;
+    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], largest, n);
   }
   void operator()(const AdamWOptions& o) const {
-    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], n);
+    T* const largest = o.amsgrad ? states[2] : nullptr;
+    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], largest, n);
   }
   void operator()(const AdagradOptions& o) const {
     kernels.adagrad(adagrad_scalars<T>(o, step), p, g, states[0], n);

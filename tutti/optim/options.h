@@ -5,6 +5,7 @@
 /// 1 - lr weight_decay.
 #pragma once
 
+#include <string_view>
 #include <type_traits>
 
 namespace tutti::optim {
@@ -18,13 +19,15 @@ struct SgdOptions {
   double weight_decay = 0.0;    ///< >= 0
 };
 
-/// Kingma & Ba 2015, arXiv:1412.6980, with bias correction.
+/// Kingma & Ba 2015, arXiv:1412.6980, with bias correction. amsgrad: Reddi, Kale & Kumar 2018,
+/// arXiv:1904.09237: the largest second moment so far in place of the last, one state more.
 struct AdamOptions {
   double learning_rate = 1e-3;  ///< > 0
   double beta1 = 0.9;           ///< in [0, 1)
   double beta2 = 0.999;         ///< in [0, 1)
   double epsilon = 1e-8;        ///< > 0, added after the square root
   double weight_decay = 0.0;    ///< >= 0
+  bool amsgrad = false;
 };
 
 /// Loshchilov & Hutter 2019, arXiv:1711.05101.
@@ -34,6 +37,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 1e-2;  ///< decoupled
+  bool amsgrad = false;        ///< as in AdamOptions
 };
 
 /// Duchi, Hazan & Singer 2011, JMLR 12:2121, diagonal: s += g^2; p -= lr g / (sqrt(s) + epsilon).
@@ -127,6 +131,10 @@ struct LambOptions {
   double weight_decay = 0.0;
 };
 
+/// Whether checkpoints and snapshots of version 0.1 have no such field: it is off there, and is
+/// written only where it is on, so that they read as before.
+constexpr bool is_later_field(std::string_view name) { return name == "amsgrad"; }
+
 /// Calls visit("name", field) for every field of some options: whoever writes, reads or compares
 /// them takes this one list. `o` may be const.
 template <class Options, class Visit>
@@ -147,6 +155,7 @@ void visit_fields(Options& o, Visit&& visit) {
   if constexpr (requires { o.epsilon; }) visit("epsilon", o.epsilon);
   if constexpr (requires { o.centered; }) visit("centered", o.centered);
   if constexpr (requires { o.weight_decay; }) visit("weight_decay", o.weight_decay);
+  if constexpr (requires { o.amsgrad; }) visit("amsgrad", o.amsgrad);
 }
 
 }  // namespace tutti::optim

@@ -100,6 +100,14 @@ States states_of(const RmspropOptions& o) {
 }
 States states_of(const AdadeltaOptions&) { return {{"square_avg"}, {"acc_delta"}}; }
 States states_of(const AdamaxOptions&) { return {{"exp_avg"}, {"exp_inf"}}; }
+template <class AdamLike>
+States moments_of(const AdamLike& o) {
+  States states{{"exp_avg"}, {"exp_avg_sq"}};
+  if (o.amsgrad) states.push_back({"max_exp_avg_sq"});
+  return states;
+}
+States states_of(const AdamOptions& o) { return moments_of(o); }
+States states_of(const AdamWOptions& o) { return moments_of(o); }
 States states_of(const LionOptions&) { return {{"exp_avg"}}; }
 States states_of(const LarsOptions&) { return {{"momentum_buffer"}}; }
 template <class AdamLike>

@@ -31,6 +31,11 @@ TEST(Rule, NamesAndStates) {
     EXPECT_EQ(rule.state_name(1), "exp_avg_sq");
     EXPECT_EQ(rule.learning_rate(), 1e-3);
   }
+  for (const Rule& rule : {adam({.amsgrad = true}), adamw({.amsgrad = true})}) {
+    EXPECT_EQ(rule.num_states(), kMostStates);
+    EXPECT_EQ(rule.state_name(2), "max_exp_avg_sq");
+    EXPECT_EQ(rule.state_start(2), 0);
+  }
   EXPECT_EQ(adam().name(), "adam");
   EXPECT_EQ(adamw().name(), "adamw");
   EXPECT_EQ(std::get<AdamWOptions>(adamw().options()).weight_decay, 1e-2);

@@ -3,7 +3,7 @@
 // body and tail, so the bits depend neither on the vector width nor on where a slice is cut.
 //
 // p parameter, g gradient, v momentum buffer or second moment, m first moment, s sum of squares, z
-// linear term, a running average, b momentum buffer, u largest gradient.
+// linear term, a running average, b momentum buffer, u largest gradient, w largest second moment.
 #include "tutti/optim/kernels/update.h"
 
 namespace tutti::optim {
@@ -74,9 +74,9 @@ void sgd(const SgdScalars<T>& scalars, T* p, const T* g, T* v, int64_t n) {
     sgd_with<T, false>(scalars, p, g, v, n);
 }
 
-template <class T, bool decay>
+template <class T, bool decay, bool amsgrad>
 void adam_loop(const AdamScalars<T>& scalars, T* __restrict p, const T* __restrict g,
-               T* __restrict m, T* __restrict v, int64_t n) {
+               T* __restrict m, T* __restrict v, T* __restrict w, int64_t n) {
   const auto [beta1, one_minus_beta1, beta2, one_minus_beta2, step, epsilon_s, weight_decay,
               shrink] = scalars;
   for (int64_t i = 0; i < n; ++i) {
@@ -86,16 +86,29 @@ void adam_loop(const AdamScalars<T>& scalars, T* __restrict p, const T* __restri
     const T second = beta2 * v[i] + one_minus_beta2 * d * d;
     m[i] = first;
     v[i] = second;
-    p[i] = shrink * p[i] - step * first / (square_root(second) + epsilon_s);
+    T under = second;
+    if constexpr (amsgrad) {
+      under = w[i] > second ? w[i] : second;  // NaN stays NaN: second has it for good
+      w[i] = under;
+    }
+    p[i] = shrink * p[i] - step * first / (square_root(under) + epsilon_s);
   }
 }
 
-template <class T>
-void adam(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, int64_t n) {
-  if (scalars.weight_decay != 0)
-    adam_loop<T, true>(scalars, p, g, m, v, n);
+template <class T, bool decay>
+void adam_with(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, T* w, int64_t n) {
+  if (w != nullptr)
+    adam_loop<T, decay, true>(scalars, p, g, m, v, w, n);
   else
-    adam_loop<T, false>(scalars, p, g, m, v, n);
+    adam_loop<T, decay, false>(scalars, p, g, m, v, w, n);
+}
+
+template <class T>
+void adam(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, T* w, int64_t n) {
+  if (scalars.weight_decay != 0)
+    adam_with<T, true>(scalars, p, g, m, v, w, n);
+  else
+    adam_with<T, false>(scalars, p, g, m, v, w, n);
 }
 
 template <class T, bool decay>

@@ -141,7 +141,7 @@ struct BlockSquares {
 template <class T>
 using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, T* v, int64_t n);
 template <class T>
-using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, T* m, T* v, int64_t n);
+using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, T* m, T* v, T* w, int64_t n);
 template <class T>
 using AdagradKernel = void (*)(const AdagradScalars<T>&, T* p, const T* g, T* s, int64_t n);
 template <class T>
