@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tutti/base/error.h"
@@ -79,7 +80,16 @@ std::vector<data::NamedArray> weights_of(const TrainingCheckpoint& checkpoint) {
           {own, detail::merged_buffer(own, tensors, checkpoint.manifest(), detail::kBuffers)});
     }
   }
+  // Of a loop with one model, as that has them.
+  if (const std::string model = model_of_loop(checkpoint.manifest()); !model.empty())
+    for (data::NamedArray& weight : weights) weight.name.erase(0, model.size() + 1);
   return weights;
+}
+
+std::string model_of_loop(const CheckpointManifest& manifest) {
+  const auto is_module = [](const auto& named) { return named.second == detail::kModule; };
+  if (std::ranges::count_if(manifest.loop, is_module) != 1) return "";
+  return std::ranges::find_if(manifest.loop, is_module)->first;
 }
 
 CheckpointTensors table_rows_of(const TrainingCheckpoint& checkpoint) {

@@ -38,8 +38,11 @@ class TrainingCheckpoint {
   CheckpointManifest manifest_;
 };
 
-/// Parameters and merged buffers of a checkpoint, as Model::save() would have written them then.
+/// Parameters and merged buffers of a checkpoint, as Model::save() would have written them then; of
+/// a loop of one's own with several models under their names, "critic/0.weight".
 std::vector<data::NamedArray> weights_of(const TrainingCheckpoint& checkpoint);
+/// Under which name a loop of one's own added its model, where it has one; else "".
+std::string model_of_loop(const CheckpointManifest& manifest);
 /// Rows of embedding tables, as SparseTables::state() has given them; manifest().tables are of
 /// which.
 CheckpointTensors table_rows_of(const TrainingCheckpoint& checkpoint);

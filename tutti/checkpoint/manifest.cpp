@@ -65,6 +65,7 @@ void for_each_fact(Manifest& m, Field field) {
 template <class Manifest, class Field>
 void for_each_fact_that_may_lack(Manifest& m, Field field) {
   field("tables", m.tables, !m.tables.empty());
+  field("loop", m.loop, !m.loop.empty());
   field("lives", m.lives, !m.lives.empty());
   field("dense_kernel", m.dense_kernel, true);  // not in the first checkpoints
   field("mesh", m.mesh, !m.mesh.empty());
@@ -176,6 +177,7 @@ class ManifestReader {
   }
 
   void check(const CheckpointManifest& m) const {
+    if (m.loop.empty()) check_samples(m);
     check_place(m);
     check_replicas(m);
     check_files(m);
@@ -193,25 +195,32 @@ class ManifestReader {
     const auto at_least_1 = [&](const char* name, int64_t value) {
       require(value >= 1, name, value, "1 or more");
     };
-    at_least_1("global_batch", m.global_batch);
     at_least_1("accumulate", m.accumulate);
-    at_least_1("num_samples", m.num_samples);
-    at_least_1("steps_per_epoch", m.steps_per_epoch);
     at_least_1("threads_per_replica", m.threads_per_replica);
     const int64_t most = std::min(m.steps_per_epoch, m.step);
     require(m.step_in_epoch <= most, "step_in_epoch", m.step_in_epoch,
             fmt::format("0 to {}, of {} steps of the training and {} an epoch", most, m.step,
                         m.steps_per_epoch));
-    require(!m.columns.empty(), "columns", "an empty list", "those of History");
     require(m.first_epoch <= m.epoch, "first_epoch", m.first_epoch,
             fmt::format("0 to {}, which is epoch", m.epoch));
-    require(store::is_sha256(m.samples_sha256), "samples_sha256", m.samples_sha256,
-            "64 hex digits");
     const auto digest_or_none = [&](const char* name, const std::string& digest) {
       require(digest.empty() || store::is_sha256(digest), name, digest, "64 hex digits");
     };
     digest_or_none("data_sha256", m.data_sha256);
     digest_or_none("validation_sha256", m.validation_sha256);
+  }
+
+  // Which those of fit() have.
+  void check_samples(const CheckpointManifest& m) const {
+    const auto at_least_1 = [&](const char* name, int64_t value) {
+      require(value >= 1, name, value, "1 or more");
+    };
+    at_least_1("global_batch", m.global_batch);
+    at_least_1("num_samples", m.num_samples);
+    at_least_1("steps_per_epoch", m.steps_per_epoch);
+    require(!m.columns.empty(), "columns", "an empty list", "those of History");
+    require(store::is_sha256(m.samples_sha256), "samples_sha256", m.samples_sha256,
+            "64 hex digits");
   }
 
   int ranks_of(const CheckpointManifest& m) const {

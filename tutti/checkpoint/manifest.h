@@ -78,6 +78,11 @@ struct CheckpointManifest {
   /// own (docs/formats/checkpoint.md). A training goes on from one with the same parts alone.
   std::map<std::string, std::string> kept;
 
+  /// Of a loop of one's own: what it keeps, by its names, each in words ("int64", "optimizer
+  /// adam"); it knows no epochs and samples, whose fields are as they stand here. Empty: of fit(),
+  /// and not written.
+  std::map<std::string, std::string> loop;
+
   std::string lives;  ///< of the job that wrote it (id_of_all_lives()); "": it is not written
 
   std::string tutti_version;

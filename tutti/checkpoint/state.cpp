@@ -51,6 +51,12 @@ class StateCheck {
 
   void run() const {
     for (const auto& [name, array] : tensors_) check(name, array);
+    manifest_.loop.empty() ? check_fit() : check_loop();
+  }
+
+ private:
+  // What fit() writes always.
+  void check_fit() const {
     const auto& history = need(detail::kHistoryRows);
     if (manifest_.first_epoch + history.shape()[0] > manifest_.epoch)
       throw damaged(
@@ -60,14 +66,26 @@ class StateCheck {
     for (int rank = 0; rank < manifest_.replicas; ++rank) {
       need(detail::totals_name(rank));
       need(detail::replica_generator_name(rank));
-      check_buffers(rank, detail::kBuffers);
-      check_buffers(rank, detail::kKeptBuffers);
+      check_alike(rank, detail::kBuffers);
+      check_alike(rank, detail::kKeptBuffers);
     }
-    for (int worker = 0; worker < manifest_.workers; ++worker) need(detail::generator_name(worker));
+    need_generators();
     check_kept();
   }
 
- private:
+  // What each worker of a loop of one's own writes.
+  void check_loop() const {
+    need_generators();
+    for (int rank = 0; rank < manifest_.replicas; ++rank) {
+      check_alike(rank, detail::kBuffers);
+      check_alike(rank, detail::kOwn);
+    }
+  }
+
+  void need_generators() const {
+    for (int worker = 0; worker < manifest_.workers; ++worker) need(detail::generator_name(worker));
+  }
+
   DataError damaged(std::string_view tensor, std::string_view got,
                     std::string_view expected) const {
     return DataError(fmt::format("checkpoint {}: tensor \"{}\": got {}, expected {}",
@@ -87,7 +105,7 @@ class StateCheck {
       if (array.dtype() != DType::float64 || array.shape().size() != 2 ||
           array.shape()[1] != columns)
         throw damaged(name, array.to_string(), fmt::format("float64 [epochs, {}]", columns));
-    } else if (name == detail::kScalars) {
+    } else if (is_scalars(name)) {
       check_scalars(name, array);
     } else if (const auto totals = ranked(name, detail::kTotals)) {
       require_of(name, *totals, manifest_.replicas, true);
@@ -108,10 +126,27 @@ class StateCheck {
       require_of(name, *buffer, manifest_.replicas, false);
     } else if (const auto buffer = ranked(name, detail::kKeptBuffers)) {
       require_of(name, *buffer, manifest_.replicas, false);
+    } else if (const auto own = ranked(name, detail::kOwn); own && !manifest_.loop.empty()) {
+      require_of(name, *own, manifest_.replicas, false);
+    } else if (is_named(name, detail::kValues) && !manifest_.loop.empty()) {
+      return;
+    } else if (is_named(name, detail::kAverage) && manifest_.loop.empty()) {
+      require_like(detail::kParameters + name.substr(std::string_view(detail::kAverage).size()),
+                   array);
     } else if (!is_named(name, detail::kParameters) && !is_named(name, detail::kOptimizer) &&
                !is_named(name, detail::kKeptParameters) && !is_of_a_table(name)) {
       throw damaged(name, "this name", "one of docs/formats/checkpoint.md");
     }
+  }
+
+  // A loop has several optimizers, each under its name: "optimizer/adam/scalars".
+  bool is_scalars(std::string_view name) const {
+    if (name == detail::kScalars) return true;
+    constexpr std::string_view begin = detail::kOptimizer, end = "/scalars";
+    if (manifest_.loop.empty() || !name.starts_with(begin) || !name.ends_with(end)) return false;
+    const std::string_view between =
+        name.substr(begin.size(), name.size() - begin.size() - end.size());
+    return !between.empty() && between.find('/') == std::string_view::npos;
   }
 
   static bool is_named(std::string_view name, std::string_view prefix) {
@@ -166,8 +201,8 @@ class StateCheck {
       throw damaged(name, fmt::to_string(steps), "a number of steps");
   }
 
-  // A replica has the same buffers as the first one, of the same form: others add them up.
-  void check_buffers(int rank, const char* which) const {
+  // A replica has the same ones as the first, of the same form: others add buffers up.
+  void check_alike(int rank, const char* which) const {
     const std::string first = detail::buffer_name(0, "", which);
     const std::string own = detail::buffer_name(rank, "", which);
     int64_t there = 0;
@@ -178,7 +213,7 @@ class StateCheck {
     const auto end = std::find_if(begin, tensors_.end(),
                                   [&](const auto& entry) { return !entry.first.starts_with(own); });
     if (std::distance(begin, end) != there)
-      throw damaged(own, fmt::format("{} buffers", std::distance(begin, end)),
+      throw damaged(own, fmt::format("{} {}", std::distance(begin, end), which),
                     fmt::format("{}, as replica 0 has", there));
   }
 

@@ -85,8 +85,11 @@ class Program {
   /// may go once it has returned: the plugin keeps what it still reads. One that is given away
   /// (hlo::Program::give_away) can be used no more. UsageError for other counts of lists. One for
   /// devices of several processes goes on once each of these has started it: all start the same
-  /// ones in one order.
-  Results run(const std::vector<std::vector<const Buffer*>>& arguments) const;
+  /// ones in one order. Of such a client: Timeout where the plugin does not return within `limit`,
+  /// PeerLost where another process is lost meanwhile (ClientOptions::key_values); a plugin of one
+  /// process is called directly, and to be back is its promise.
+  Results run(const std::vector<std::vector<const Buffer*>>& arguments,
+              Millis limit = Millis{600'000}) const;
 
  private:
   friend class Client;

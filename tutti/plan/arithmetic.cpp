@@ -34,6 +34,25 @@ struct Count {
     return of_attention(in[0], attention.features) +
            4 * in[0] * attention.features * attention.features;
   }
+  int64_t operator()(const op::Conv1d& conv) const {
+    return out * (conv.in_channels / conv.groups) * conv.kernel;
+  }
+  /// Each element of the input goes into a window of every output channel.
+  int64_t operator()(const op::ConvTranspose1d& conv) const {
+    return elements_of(in) * conv.out_channels * conv.kernel;
+  }
+  int64_t operator()(const op::ConvTranspose2d& conv) const {
+    return elements_of(in) * conv.out_channels * conv.kernel.height * conv.kernel.width;
+  }
+  int64_t operator()(const op::Lstm& cell) const { return 4 * of_gate(cell); }
+  int64_t operator()(const op::Gru& cell) const { return 3 * of_gate(cell); }
+  /// Of all steps, layers and directions.
+  template <class Cell>
+  int64_t of_gate(const Cell& cell) const {
+    const int64_t directions = cell.bidirectional ? 2 : 1;
+    const int64_t later = (cell.layers - 1) * (directions * cell.units + cell.units);
+    return in[0] * directions * cell.units * (cell.features + cell.units + later);
+  }
   template <class Other>
   int64_t operator()(const Other&) const {
     return 0;

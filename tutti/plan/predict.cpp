@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/reduction_shape.h"
 #include "tutti/comm/group/host_view.h"
+#include "tutti/comm/tcp/tcp.h"
 #include "tutti/ps/spec/placement.h"
 #include "tutti/sync/replicated_options.h"
 
@@ -96,9 +97,26 @@ int parts_that_hide(const Machine& machine, const Job& job) {
   return pieces < kLeastPieces ? 0 : pieces;
 }
 
+/// Of sums between hosts: where one rank of each adds.
+int sums_at_a_time(const Job& job) {
+  const bool by_tcp = !job.overlap && (job.replicas_per_host == 1 || !job.updates_each);
+  return by_tcp ? tcp_lanes(job.hosts, 1) : 1;
+}
+
+/// When the last of as many parts has gone as there are in `ready`.
+double end_of_parts(const Machine& machine, const Job& job, std::span<const double> ready) {
+  const double bytes = static_cast<double>(machine.bytes) / static_cast<double>(ready.size());
+  Machine at_once = machine;
+  Job nowhere = job;
+  at_once.tcp.latency = nowhere.link.latency = 0;
+  const double wire = sums_seconds(at_once, nowhere, bytes);
+  return end_of_queue(ready, std::vector<double>(ready.size(), wire),
+                      sums_seconds(machine, job, bytes) - wire, sums_at_a_time(job));
+}
+
 double all_reduce_exchange(const Machine& machine, const Job& job) {
   const int parts = job.overlap ? 1 : std::max(1, parts_that_hide(machine, job));
-  return parts * sums_seconds(machine, job, static_cast<double>(machine.bytes) / parts) +
+  return end_of_parts(machine, job, std::vector<double>(static_cast<size_t>(parts), 0)) +
          words_seconds(machine, job);
 }
 
@@ -128,11 +146,9 @@ double update_seconds(const Machine& machine, const Job& job) {
 
 /// When the last of them has gone.
 double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time, int count) {
-  const double bytes = static_cast<double>(machine.bytes);
   std::vector<double> ready;
   for (int i = 0; i < count; ++i) ready.push_back(time.forward + time.backward * (i + 1) / count);
-  const std::vector<double> seconds(ready.size(), sums_seconds(machine, job, bytes / count));
-  return end_of_queue(ready, seconds);
+  return end_of_parts(machine, job, ready);
 }
 
 void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& result) {
@@ -323,10 +339,16 @@ double mean_of_greatest(std::span<const double> quantiles, double count) {
   return mean;
 }
 
-double end_of_queue(std::span<const double> ready, std::span<const double> seconds) {
-  double end = 0;
-  for (size_t i = 0; i < ready.size(); ++i) end = std::max(end, ready[i]) + seconds[i];
-  return end;
+double end_of_queue(std::span<const double> ready, std::span<const double> seconds, double latency,
+                    int at_a_time) {
+  std::vector<double> done(static_cast<size_t>(at_a_time), 0);  // the last that many
+  double wire = 0;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    double& before = done[i % done.size()];
+    wire = std::max({wire, ready[i], before}) + seconds[i];
+    before = wire + latency;
+  }
+  return std::ranges::max(done);
 }
 
 double round_of_queues(int customers, double alone, std::span<const double> stations) {

@@ -97,9 +97,11 @@ Prediction predict(const Machine& machine, const Job& job);
 /// Machine::jitter, straight between them. count >= 1.
 double mean_of_greatest(std::span<const double> quantiles, double count);
 
-/// The end of the last all-reduce, where bucket i may begin at ready[i], in this order, and takes
-/// seconds[i]; one at a time.
-double end_of_queue(std::span<const double> ready, std::span<const double> seconds);
+/// The end of the last all-reduce, where bucket i may begin at ready[i], in this order, has the
+/// wire for seconds[i], and is done a latency later. The wire has one at a time; `at_a_time` (>= 1)
+/// may have begun.
+double end_of_queue(std::span<const double> ready, std::span<const double> seconds,
+                    double latency = 0, int at_a_time = 1);
 
 /// Seconds of a round of one of `customers`, each of whom takes `alone` for it, and is served in it
 /// by each station, one customer at a time, for so many seconds. The lower bound of Denning and

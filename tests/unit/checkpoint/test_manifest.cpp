@@ -42,6 +42,24 @@ TEST(CheckpointManifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.files[1].name, "part-1-of-2.safetensors");
 }
 
+// It knows no epochs, no samples and no History.
+TEST(CheckpointManifest, OfALoopIsReadAsItWasWritten) {
+  CheckpointManifest manifest;
+  manifest.step = manifest.version = 7;
+  manifest.strategy = "group";
+  manifest.reduction_shape = "1";
+  manifest.loop = {{"net", "module"}, {"step", "whole number"}};
+  manifest.kept = {{"step", "7"}};
+  manifest.files = {{"part-0-of-1.safetensors", 100, std::string(64, 'b')}};
+  const CheckpointManifest read = CheckpointManifest::from_json(manifest.to_json(), "c");
+  EXPECT_EQ(read.loop, manifest.loop);
+  EXPECT_EQ(read.to_json(), manifest.to_json());
+  manifest.loop.clear();
+  EXPECT_THAT(
+      message_of<DataError>([&] { CheckpointManifest::from_json(manifest.to_json(), "c"); }),
+      HasSubstr("global_batch is 0"));
+}
+
 // What parts of a training keep had fields of its own.
 TEST(CheckpointManifest, OfVersion1IsReadAsOneOfVersion2) {
   ordered_json old = sound_json();

@@ -97,6 +97,39 @@ TEST(CheckpointState, WhatIsMissingIsNamed) {
   }
 }
 
+// A loop of one's own has none of what is of epochs, and what it has is under its names.
+TEST(CheckpointState, OfALoopIsSound) {
+  CheckpointManifest manifest = sound_manifest();
+  manifest.loop = {{"net", "module"}, {"adam", "optimizer adam"}, {"sums", "numbers"}};
+  const auto scalars = [](double count) {
+    return array_with<double>({0.01, 0.5, 0.25, 1, count}, {1, 5});
+  };
+  CheckpointTensors tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    tensors[detail::generator_name(rank)] = array_with<uint8_t>({4, 5}, {2});
+    tensors[detail::buffer_name(rank, "net/norm.mean")] = array_with<float>({1, 2}, {2});
+    tensors[detail::own_name(rank, "sums")] = array_with<double>({1.5}, {});
+  }
+  tensors["parameters/net/weight"] = array_with<float>({1, 2}, {2});
+  tensors["optimizer/adam/scalars"] = scalars(14);
+  tensors["values/mean"] = array_with<float>({1}, {});
+  EXPECT_NO_THROW(require_sound_state(manifest, tensors, "c"));
+  const auto said = [&](const std::string& name, const Array& array) {
+    CheckpointTensors other = tensors;
+    other[name] = array;
+    return message_of<DataError>([&] { require_sound_state(manifest, other, "c"); });
+  };
+  EXPECT_THAT(said("optimizer/adam/scalars", scalars(-1)), HasSubstr("a number of updates"));
+  EXPECT_THAT(said("own/1/more", array_with<double>({1}, {})), HasSubstr("2 own"));
+  EXPECT_THAT(said("own/2/sums", array_with<double>({1}, {})), HasSubstr("one of 2 replicas"));
+  EXPECT_THAT(said("other", array_with<double>({1}, {})), HasSubstr("checkpoint.md"));
+  tensors.erase("generator/1");
+  EXPECT_THAT(message_of<DataError>([&] { require_sound_state(manifest, tensors, "c"); }),
+              HasSubstr("generator/1"));
+  // fit() knows no such names.
+  EXPECT_THAT(refusal({{"values/mean", array_with<float>({1}, {})}}), HasSubstr("values/mean"));
+}
+
 // Before anything is as large as what it says.
 TEST(CheckpointState, OfAsManyReplicasAsItSays) {
   CheckpointManifest manifest = sound_manifest();

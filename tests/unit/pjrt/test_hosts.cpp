@@ -163,21 +163,44 @@ TEST_F(PluginOfHosts, ALostProcessIsNamedByWhoeverNeedsIt) {
               HasSubstr("PJRT_LoadedExecutable_Execute: rank 1 (host b"));
 }
 
+/// A program of two replicas of a plugin that fails as FAKE_PLUGIN says, and what it takes.
+struct FailingPlugin {
+  FailingPlugin(const char* how, int64_t job, const std::shared_ptr<Values>& values) {
+    ::setenv("FAKE_PLUGIN", how, 1);
+    const auto client =
+        pjrt::Client::open(TUTTI_FAKE_PLUGIN, {.options = {{"job", job}}, .key_values = values});
+    program.emplace(client.compile("echo", {.replicas = 2}));
+    for (const int device : {0, 1})
+      sent.push_back(client.to_device(Array::zeros(DType::float32, {1}), device));
+  }
+  ~FailingPlugin() { ::unsetenv("FAKE_PLUGIN"); }
+  FailingPlugin(const FailingPlugin&) = delete;
+
+  pjrt::Results run(Millis limit) const { return program->run({{&sent[0]}, {&sent[1]}}, limit); }
+
+  std::optional<pjrt::Program> program;
+  std::vector<pjrt::Buffer> sent;
+};
+
 // A plugin that says nothing of it: its event never comes.
 TEST_F(PluginOfHosts, ALostProcessIsNamedByWhoWaitsForAnEvent) {
-  ::setenv("FAKE_PLUGIN", "stuck", 1);
-  const auto client = pjrt::Client::open(TUTTI_FAKE_PLUGIN,
-                                         {.options = {{"job", int64_t{5}}}, .key_values = values_});
-  const auto program = client.compile("echo", {.replicas = 2});
-  const pjrt::Buffer a = client.to_device(Array::zeros(DType::float32, {1}), 0);
-  const pjrt::Buffer b = client.to_device(Array::zeros(DType::float32, {1}), 1);
-  const auto results = program.run({{&a}, {&b}});
+  const FailingPlugin plugin("stuck", 5, values_);
+  const auto results = plugin.run(Millis{20'000});
   EXPECT_THAT(message_of<Timeout>([&] { results.wait(Deadline(Millis{50})); }),
               HasSubstr("not done within 0.05 s"));
   values_->lose();
   EXPECT_THAT(message_of<PeerLost>([&] { results.wait(patience()); }),
               HasSubstr("device 1: rank 1 (host b"));
-  ::unsetenv("FAKE_PLUGIN");
+}
+
+// It waits for the other process before it comes back, as some do.
+TEST_F(PluginOfHosts, ALostProcessIsNamedWhereAPluginDoesNotComeBack) {
+  const FailingPlugin plugin("deaf", 6, values_);
+  EXPECT_THAT(message_of<Timeout>([&] { plugin.run(Millis{50}); }),
+              HasSubstr("another process has not begun this program, within 0.05 s"));
+  values_->lose();
+  EXPECT_THAT(message_of<PeerLost>([&] { plugin.run(Millis{20'000}); }),
+              HasSubstr("PJRT_LoadedExecutable_Execute: rank 1 (host b"));
 }
 
 }  // namespace

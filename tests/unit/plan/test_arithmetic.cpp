@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/models/gpt.h"
 #include "tutti/models/models.h"
+#include "tutti/nn/layers.h"
 #include "tutti/plan/arithmetic.h"
 #include "tutti/plan/link.h"
 
@@ -55,6 +56,16 @@ TEST(Arithmetic, OfOneLayerIsCountedByHand) {
   EXPECT_EQ(of(nn::input({7, 4}), nn::self_attention(2)).multiply_adds,
             2 * 7 * 7 * 4 + 4 * 7 * 4 * 4);
   EXPECT_EQ(of(nn::input({7}), nn::relu()).multiply_adds, 0);
+  EXPECT_EQ(of(nn::input({9, 4}), nn::conv1d(6, 3, {.groups = 2})).multiply_adds, 7 * 6 * 2 * 3);
+  // Each of 4 x 5 x 6 elements goes into a window of 3 x 2 of 7 channels.
+  EXPECT_EQ(of(nn::input({4, 5, 6}), nn::conv_transpose2d(7, {3, 2}, {.stride = 2})).multiply_adds,
+            4 * 5 * 6 * 7 * 3 * 2);
+  EXPECT_EQ(of(nn::input({5, 4}), nn::conv_transpose1d(7, 3)).multiply_adds, 5 * 4 * 7 * 3);
+  // 9 steps, 4 gates of 5 units, from 3 features and 5 units.
+  EXPECT_EQ(of(nn::input({9, 3}), nn::lstm(5)).multiply_adds, 9 * 4 * 5 * (3 + 5));
+  // The second layer has both directions of the first as its features.
+  EXPECT_EQ(of(nn::input({9, 3}), nn::gru(5, {.layers = 2, .bidirectional = true})).multiply_adds,
+            9 * 2 * 3 * 5 * ((3 + 5) + (10 + 5)));
 }
 
 // Kaplan et al. 2020, arXiv 2001.08361: 2 N + 2 n_layer n_ctx d_model operations a token, of

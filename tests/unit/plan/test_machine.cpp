@@ -20,7 +20,7 @@ using test::message_of;
 using test::some_machine;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Json = nlohmann::ordered_json;
+using PlainJson = nlohmann::ordered_json;
 
 TEST(MachineFile, ComesBackAsItWas) {
   Machine machine = some_machine();
@@ -33,44 +33,53 @@ TEST(MachineFile, ComesBackAsItWas) {
 
 TEST(MachineFile, AWrongOneIsNamedByField) {
   struct Case {
-    std::function<void(Json&)> spoil;
+    std::function<void(PlainJson&)> spoil;
     const char* message;
   };
   const Case cases[] = {
-      {[](Json& m) { m["tutti_machine"] = 2; }, "tutti_machine is 2; expected 1: measure again"},
-      {[](Json& m) { m.erase("tutti_machine"); }, "not a machine file"},
-      {[](Json& m) { m.erase("update"); }, "here.json: update is missing"},
-      {[](Json& m) { m["updat"] = 1; }, "unknown field \"updat\"; did you mean \"update\"?"},
-      {[](Json& m) { m["update"] = -1; }, "here.json: update is -1; expected a number from 0"},
-      {[](Json& m) { m["update"] = 1e300; }, "update is 1e+300; expected a number from 0 to 1e18"},
-      {[](Json& m) { m["tcp"]["bytes_per_second"] = 1e300; }, "tcp.bytes_per_second is 1e+300"},
-      {[](Json& m) { m["update"] = "1"; }, "update is \"1\"; expected a number"},
-      {[](Json& m) { m["parameters"] = 0; }, "parameters is 0; expected a whole number above 0"},
-      {[](Json& m) { m["parameters"] = 1.5; }, "parameters is 1.5; expected a whole number"},
-      {[](Json& m) { m["name"] = 7; }, "name is 7; expected a text"},
-      {[](Json& m) { m["compute"] = 7; }, "compute is 7; expected a list"},
-      {[](Json& m) { m["compute"] = Json::array(); }, "compute is empty"},
-      {[](Json& m) { m["compute"][1]["batch"] = 1; }, "compute[1].batch is 1; expected more than"},
-      {[](Json& m) { m["compute"][1].erase("forward"); }, "compute[1]: forward is missing"},
-      {[](Json& m) { m["compute"][0]["backward"] = -2; }, "compute[0].backward is -2"},
-      {[](Json& m) { m["jitter"] = {1}; }, "jitter is 1 numbers; expected 2 or more"},
-      {[](Json& m) { m["jitter"] = {1, 0.5}; }, "jitter[1] is 0.5; expected no less"},
-      {[](Json& m) { m["tcp"]["bytes_per_second"] = 0; }, "tcp.bytes_per_second is 0"},
-      {[](Json& m) { m["tcp"].erase("latency"); }, "tcp: latency is missing"},
-      {[](Json& m) { m["payload"] = 1.1; }, "payload is 1.1; expected a share"},
-      {[](Json& m) { m["link"] = nullptr; }, "here.json: link: expected a JSON object"},
-      {[](Json& m) { m["link"].erase("hosts"); }, "here.json: link: hosts is missing"},
-      {[](Json& m) { m["link"]["rate"] = 1; }, "here.json: link: unknown field \"rate\""},
-      {[](Json& m) { m["link"]["latency"] = "50us"; }, "link: latency is \"50us\"; expected a num"},
-      {[](Json& m) { m["link"]["latency"] = -1; }, "link.latency is -1; expected a number from 0"},
-      {[](Json& m) { m["link"]["bytes_per_second"] = 0; }, "link.bytes_per_second is 0; expected"},
-      {[](Json& m) { m["link"]["hosts"] = 1; }, "link.hosts is 1; expected 2 or more"},
-      {[](Json& m) { m["compute_error"] = 1; }, "compute_error is 1; expected from 0 to below 1"},
+      {[](PlainJson& m) { m["tutti_machine"] = 2; },
+       "tutti_machine is 2; expected 1: measure again"},
+      {[](PlainJson& m) { m.erase("tutti_machine"); }, "not a machine file"},
+      {[](PlainJson& m) { m.erase("update"); }, "here.json: update is missing"},
+      {[](PlainJson& m) { m["updat"] = 1; }, "unknown field \"updat\"; did you mean \"update\"?"},
+      {[](PlainJson& m) { m["update"] = -1; }, "here.json: update is -1; expected a number from 0"},
+      {[](PlainJson& m) { m["update"] = 1e300; },
+       "update is 1e+300; expected a number from 0 to 1e18"},
+      {[](PlainJson& m) { m["tcp"]["bytes_per_second"] = 1e300; },
+       "tcp.bytes_per_second is 1e+300"},
+      {[](PlainJson& m) { m["update"] = "1"; }, "update is \"1\"; expected a number"},
+      {[](PlainJson& m) { m["parameters"] = 0; },
+       "parameters is 0; expected a whole number above 0"},
+      {[](PlainJson& m) { m["parameters"] = 1.5; }, "parameters is 1.5; expected a whole number"},
+      {[](PlainJson& m) { m["name"] = 7; }, "name is 7; expected a text"},
+      {[](PlainJson& m) { m["compute"] = 7; }, "compute is 7; expected a list"},
+      {[](PlainJson& m) { m["compute"] = PlainJson::array(); }, "compute is empty"},
+      {[](PlainJson& m) { m["compute"][1]["batch"] = 1; },
+       "compute[1].batch is 1; expected more than"},
+      {[](PlainJson& m) { m["compute"][1].erase("forward"); }, "compute[1]: forward is missing"},
+      {[](PlainJson& m) { m["compute"][0]["backward"] = -2; }, "compute[0].backward is -2"},
+      {[](PlainJson& m) { m["jitter"] = {1}; }, "jitter is 1 numbers; expected 2 or more"},
+      {[](PlainJson& m) { m["jitter"] = {1, 0.5}; }, "jitter[1] is 0.5; expected no less"},
+      {[](PlainJson& m) { m["tcp"]["bytes_per_second"] = 0; }, "tcp.bytes_per_second is 0"},
+      {[](PlainJson& m) { m["tcp"].erase("latency"); }, "tcp: latency is missing"},
+      {[](PlainJson& m) { m["payload"] = 1.1; }, "payload is 1.1; expected a share"},
+      {[](PlainJson& m) { m["link"] = nullptr; }, "here.json: link: expected a JSON object"},
+      {[](PlainJson& m) { m["link"].erase("hosts"); }, "here.json: link: hosts is missing"},
+      {[](PlainJson& m) { m["link"]["rate"] = 1; }, "here.json: link: unknown field \"rate\""},
+      {[](PlainJson& m) { m["link"]["latency"] = "50us"; },
+       "link: latency is \"50us\"; expected a num"},
+      {[](PlainJson& m) { m["link"]["latency"] = -1; },
+       "link.latency is -1; expected a number from 0"},
+      {[](PlainJson& m) { m["link"]["bytes_per_second"] = 0; },
+       "link.bytes_per_second is 0; expected"},
+      {[](PlainJson& m) { m["link"]["hosts"] = 1; }, "link.hosts is 1; expected 2 or more"},
+      {[](PlainJson& m) { m["compute_error"] = 1; },
+       "compute_error is 1; expected from 0 to below 1"},
   };
   for (const Case& one : cases) {
     Machine machine = some_machine();
     machine.link.emplace();
-    Json json = Json::parse(to_json(machine));
+    PlainJson json = PlainJson::parse(to_json(machine));
     one.spoil(json);
     EXPECT_THAT(message_of<DataError>([&] { parse_machine(json.dump(), "here.json"); }),
                 HasSubstr(one.message));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -13,22 +14,32 @@
 
 namespace tutti::ps {
 
+/// What its servers do with the order of updates.
+struct JobOrder {
+  std::filesystem::path record{};  ///< folder for their parts
+  std::filesystem::path replay{};
+};
+
 /// A job whose servers are threads.
 class Job {
  public:
   Job(int servers, int workers, bool share_memory = true,
-      Credentials credentials = {Token::random(), "test", nullptr})
+      Credentials credentials = {Token::random(), "test", nullptr}, const JobOrder& order = {})
       : share_memory_(share_memory),
         credentials_(std::move(credentials)),
         service_(std::make_unique<ViewService>(
             ViewServiceOptions{.num_servers = servers, .num_workers = workers},
             *Address::from_number("127.0.0.1", 0), credentials_)) {
     for (int i = 0; i < servers; ++i)
-      servers_.emplace_back([this, i] {
+      servers_.emplace_back([this, i, order] {
         try {
-          run_server(
-              {.number = i, .view_service = where(), .threads = 2, .share_memory = share_memory_},
-              credentials_);
+          run_server({.number = i,
+                      .view_service = where(),
+                      .threads = 2,
+                      .share_memory = share_memory_,
+                      .record_order = order.record,
+                      .replay_order = order.replay},
+                     credentials_);
         } catch (const std::exception& error) {
           ADD_FAILURE() << "server " << i << ": " << error.what();
         }

@@ -65,7 +65,7 @@ class Element {
     if (!sum) return;
     if (scale != 1) *sum *= static_cast<T>(scale);
     scalars_ = rule_.next(scalars_, 0.1);
-    std::array<void*, 2> states{&states_[0], &states_[1]};
+    std::array<void*, optim::kMostStates> states{&states_[0], &states_[1], &states_[2]};
     rule_.update(sizeof(T) == 4 ? DType::float32 : DType::float64, &value_, &*sum,
                  std::span<void* const>(states.data(), rule_.num_states()), 1, scalars_);
   }
@@ -74,7 +74,7 @@ class Element {
  private:
   const optim::Rule& rule_;
   T value_;
-  std::array<T, 2> states_{};
+  std::array<T, optim::kMostStates> states_{};
   optim::StepScalars scalars_;
 };
 
@@ -120,8 +120,9 @@ void expect_as_by_hand(const optim::Rule& rule, double scale) {
 }
 
 TEST(DensePiece, UpdatesAsByHandBitForBit) {
-  for (const optim::Rule& rule : {optim::sgd({.momentum = 0.9, .nesterov = true}), optim::adam(),
-                                  optim::adamw(), optim::adagrad(), optim::ftrl({.l1 = 0.01})})
+  for (const optim::Rule& rule :
+       {optim::sgd({.momentum = 0.9, .nesterov = true}), optim::adam(), optim::adamw(),
+        optim::adagrad(), optim::ftrl({.l1 = 0.01}), optim::adam({.beta2 = 0.5, .amsgrad = true})})
     for (const double scale : {1.0, 1.5}) {
       expect_as_by_hand<float>(rule, scale);
       expect_as_by_hand<double>(rule, scale);

@@ -26,6 +26,7 @@ TEST(SparseTable, HasTheBitsOfTheOracle) {
                         optim::sgd({.momentum = 0.9, .nesterov = true, .weight_decay = 0.01}),
                         optim::adam(),
                         optim::adamw(),
+                        optim::adamw({.beta2 = 0.5, .amsgrad = true}),
                         optim::adagrad({.initial_accumulator = 0.1}),
                         optim::ftrl({.l1 = 0.01})};
   const SparseTableSpec specs[] = {

@@ -82,7 +82,8 @@ TEST(Spec, ComesBackFromItsTextWithEveryRule) {
   for (const optim::Rule& rule :
        {optim::sgd({.learning_rate = 0.1, .momentum = 0.3, .nesterov = true, .weight_decay = 1e-7}),
         optim::adam({.learning_rate = 1.0 / 3, .beta1 = 0.7, .beta2 = 0.9, .epsilon = 1e-9}),
-        optim::adamw({.weight_decay = 0.3}), optim::adagrad({.initial_accumulator = 0.7}),
+        optim::adamw({.weight_decay = 0.3}), optim::adam({.amsgrad = true}),
+        optim::adagrad({.initial_accumulator = 0.7}),
         optim::ftrl({.beta = 2, .l1 = 0.1, .l2 = 1e-17, .initial_accumulator = 3})}) {
     const Spec spec = full_spec(rule);
     const Spec back = spec_from(to_text(spec));
@@ -96,6 +97,15 @@ TEST(Spec, ComesBackFromItsTextWithEveryRule) {
     EXPECT_FALSE(back.stop_if_not_finite);
     EXPECT_EQ(back.shape, spec.shape);
   }
+}
+
+TEST(Spec, OfAVersionWithoutAmsgradReadsAsBefore) {
+  const std::string off = to_text(full_spec(optim::adam()));
+  const std::string on = to_text(full_spec(optim::adam({.amsgrad = true})));
+  EXPECT_THAT(off, ::testing::Not(::testing::HasSubstr("amsgrad")));
+  EXPECT_THAT(on, ::testing::HasSubstr("amsgrad"));
+  EXPECT_EQ(spec_from(off).rule.num_states(), 2);
+  EXPECT_EQ(spec_from(on).rule.num_states(), 3);
 }
 
 TEST(Spec, DifferencesNameBothSides) {

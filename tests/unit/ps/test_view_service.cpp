@@ -272,5 +272,46 @@ TEST(ViewService, AnswersWhileADiskHangs) {
   EXPECT_TRUE(late.join(-1));
 }
 
+// One that recorded nothing, or followed another order, would be told by nothing.
+TEST(ViewService, LetsInWhoDoesTheSameWithTheOrderOfUpdates) {
+  const Credentials credentials{Token::random(), "test", nullptr};
+  std::vector<std::unique_ptr<Member>> stay;
+  const auto refusal = [&](const ViewService& service, int worker, const std::string& order) {
+    Member& member = *stay.emplace_back(std::make_unique<Member>(service, credentials));
+    member.say({.kind = Kind::join,
+                .worker = worker,
+                .sequence = worker < 0 ? 0 : worker,
+                .text = "it\nhere \n" + order});
+    // A view may come first.
+    EXPECT_TRUE(member.drive_until([&] {
+      return member.heard.contains(Kind::refused) || member.heard.contains(Kind::joined);
+    }));
+    return member.heard.contains(Kind::refused) ? member.heard.at(Kind::refused).text
+                                                : std::string();
+  };
+  const std::string replays = "--replay-order with sha256 ab";
+  const auto service_with = [&](std::optional<std::string> order) {
+    return std::make_unique<ViewService>(
+        ViewServiceOptions{.num_servers = 1, .num_workers = 1, .order = std::move(order)},
+        *Address::from_number("127.0.0.1", 0), credentials);
+  };
+  const auto replaying = service_with(replays);
+  EXPECT_THAT(refusal(*replaying, -1, ""),
+              HasSubstr("has neither flag, and its job has --replay-order with sha256 ab"));
+  EXPECT_THAT(refusal(*replaying, -1, "--record-order"), HasSubstr("has --record-order, and"));
+  EXPECT_THAT(refusal(*replaying, 0, "--replay-order with sha256 cd"), HasSubstr("worker 0 has"));
+  EXPECT_EQ(refusal(*replaying, -1, replays), "");
+  const auto recording = service_with("--record-order");
+  EXPECT_THAT(refusal(*recording, -1, ""), HasSubstr("has neither flag"));
+  EXPECT_EQ(refusal(*recording, -1, "--record-order"), "");
+  EXPECT_EQ(refusal(*recording, 0, ""), "");
+  const auto plain = service_with("");
+  EXPECT_THAT(refusal(*plain, -1, "--record-order"), HasSubstr("and its job has neither flag"));
+  const auto first_says = service_with(std::nullopt);
+  EXPECT_EQ(refusal(*first_says, 0, replays), "");
+  EXPECT_EQ(refusal(*first_says, -1, replays), "");
+  EXPECT_THAT(refusal(*first_says, 0, ""), HasSubstr("worker 0 has neither flag"));
+}
+
 }  // namespace
 }  // namespace tutti::ps

@@ -20,6 +20,7 @@ inline constexpr const char* kScalars = "optimizer/scalars";
 inline constexpr const char* kTables = "tables/";
 inline constexpr const char* kHistoryRows = "history";
 inline constexpr const char* kKeptParameters = "kept/parameters/";
+inline constexpr const char* kAverage = "average/";  ///< of the weights of all steps so far
 
 /// Of replica `rank`: its own buffers, since batch statistics differ; or those that a callback
 /// remembers.
@@ -45,6 +46,13 @@ inline std::string replica_generator_name(int rank) {
 inline constexpr const char* kDeviceGenerators = "generator/device";
 inline std::string device_generator_name(int rank) {
   return fmt::format("{}/{}", kDeviceGenerators, rank);
+}
+/// Of a loop of one's own: a tensor of all replicas, and one of replica `rank` alone.
+inline constexpr const char* kModule = "module";  ///< in CheckpointManifest::loop
+inline constexpr const char* kValues = "values/";
+inline constexpr const char* kOwn = "own";
+inline std::string own_name(int rank, std::string_view name) {
+  return fmt::format("{}/{}/{}", kOwn, rank, name);
 }
 /// The default generator of a worker's process.
 inline constexpr const char* kGenerators = "generator";

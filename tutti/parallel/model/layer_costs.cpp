@@ -15,6 +15,7 @@
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/nn/value_types.h"
 #include "tutti/parallel/model/detail/stage_parts.h"
 #include "tutti/parallel/stages/detail/evaluation_mode.h"
 #include "tutti/sync/tensors.h"
@@ -44,19 +45,17 @@ double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// What a layer reads: as inputs of the graph have it, zeros that name a token; else numbers.
-at::Tensor sample_of(const nn::Graph& graph, int node, int64_t samples) {
-  const nn::Node& from = graph.nodes()[static_cast<size_t>(node)];
+/// What a layer reads: numbers, or zeros, which name a token, where its values are whole.
+at::Tensor sample_of(const nn::Node& from, DType dtype, int64_t samples) {
   nn::Shape shape = from.shape;
   shape.insert(shape.begin(), samples);
-  const auto* const input = std::get_if<nn::op::Input>(&from.op);
-  if (input != nullptr && !is_floating(input->dtype))
-    return at::zeros(shape, scalar_type_of(input->dtype));
-  return at::ones(shape).set_requires_grad(input == nullptr);
+  if (!is_floating(dtype)) return at::zeros(shape, scalar_type_of(dtype));
+  return at::ones(shape).set_requires_grad(!std::holds_alternative<nn::op::Input>(from.op));
 }
 
 /// Forward and backward of one layer, in seconds.
-double seconds_of(const nn::Graph& graph, size_t place, int64_t samples) {
+double seconds_of(const nn::Graph& graph, const std::vector<DType>& types, size_t place,
+                  int64_t samples) {
   const nn::Node& node = graph.nodes()[place];
   if (node.inputs.empty()) return 0;
   const nn::detail::LayerState state = nn::detail::draw_state(graph, place);
@@ -66,7 +65,10 @@ double seconds_of(const nn::Graph& graph, size_t place, int64_t samples) {
   const nn::SampleContext of_none({});  // for dropout
   return median_of([&] {
     nn::detail::GraphStep::Values inputs;
-    for (const int input : node.inputs) inputs.push_back(sample_of(graph, input, samples));
+    for (const int input : node.inputs) {
+      const auto from = static_cast<size_t>(input);
+      inputs.push_back(sample_of(graph.nodes()[from], types[from], samples));
+    }
     const TimePoint begin = Clock::now();
     const at::Tensor output = step.run(inputs);
     if (output.requires_grad()) output.sum().backward();
@@ -111,12 +113,13 @@ void Cuts::require_stages(int stages) const {
 std::vector<LayerCost> Cuts::measured(int64_t samples) const {
   auto generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor drawn = generator.get_state();
+  const std::vector<DType> types = nn::value_types(graph_);
   std::vector<LayerCost> costs;
   for (size_t i = 0; i < begins_.size(); ++i) {
     const size_t end = i + 1 < begins_.size() ? begins_[i + 1] : graph_.nodes().size();
     LayerCost& cost = costs.emplace_back();
     for (size_t place = begins_[i]; place < end; ++place) {
-      cost.seconds += seconds_of(graph_, place, samples);
+      cost.seconds += seconds_of(graph_, types, place, samples);
       cost.bytes_memory += bytes_of(graph_.nodes()[place]);
     }
     if (end < graph_.nodes().size()) cost.bytes_out = 2 * samples * bytes_across(graph_, end);

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/nn/value_types.h"
 
 namespace tutti::parallel {
 namespace {
@@ -99,14 +100,7 @@ std::vector<nn::Port> values_across(const nn::Graph& graph, size_t place) {
 }
 
 std::vector<Border> borders_of(const nn::Graph& graph, const std::vector<nn::Port>& ports) {
-  std::vector<DType> types;
-  for (const nn::Node& node : graph.nodes()) {
-    const auto* input = std::get_if<nn::op::Input>(&node.op);
-    types.push_back(input ? input->dtype
-                    : std::holds_alternative<nn::op::Embedding>(node.op)
-                        ? DType::float32
-                        : types[static_cast<size_t>(node.inputs[0])]);
-  }
+  const std::vector<DType> types = nn::value_types(graph);
   std::vector<Border> borders;
   for (const nn::Port& port : ports)
     borders.push_back({graph.shape_of(port), types[static_cast<size_t>(port.node)]});

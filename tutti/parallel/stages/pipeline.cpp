@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <exception>
 #include <functional>
 #include <map>
@@ -25,6 +26,44 @@ namespace tutti::parallel {
 using detail::Channel;
 using detail::Parcel;
 using mesh::Kind;
+
+namespace {
+
+/// Processor time of the calling thread, which computes forward and backward on CPUs.
+double thread_cpu_us() {
+  timespec spent{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+  return 1e6 * static_cast<double>(spent.tv_sec) + 1e-3 * static_cast<double>(spent.tv_nsec);
+}
+
+/// A part of an action: for who listens to events, which, how long it took, and how much of that
+/// its thread was on a core.
+class PartOfAction {
+ public:
+  PartOfAction(std::string_view name, int stage, int microbatch)
+      : name_(name),
+        stage_(stage),
+        microbatch_(microbatch),
+        began_(events_wanted() ? Clock::now() : TimePoint{}),
+        began_cpu_us_(began_ == TimePoint{} ? 0 : thread_cpu_us()) {}
+  ~PartOfAction() {
+    if (began_ != TimePoint{})
+      emit(name_,
+           {{"stage", int64_t{stage_}},
+            {"microbatch", int64_t{microbatch_}},
+            {"cpu_us", thread_cpu_us() - began_cpu_us_},
+            {"us", std::chrono::duration<double, std::micro>(Clock::now() - began_).count()}});
+  }
+  PartOfAction(const PartOfAction&) = delete;
+
+ private:
+  const std::string_view name_;
+  const int stage_, microbatch_;
+  const TimePoint began_;  // zero: nobody listened
+  const double began_cpu_us_;
+};
+
+}  // namespace
 
 /// Tags: F into stage s is s, B into it stages + s; ties have those behind.
 class Pipeline::Executor {
@@ -192,7 +231,13 @@ class Pipeline::Executor {
 
   Parcel inputs_of(const mesh::Action& action, const Batch& batch) {
     if (run_of(action).place().first) return {.tensors = batch.inputs(action.microbatch)};
-    return ends_of(action).inputs->take(action.microbatch);
+    return taken(action, *ends_of(action).inputs);
+  }
+
+  // From another rank, which may have to be waited for.
+  Parcel taken(const mesh::Action& action, Channel& from) {
+    const PartOfAction event("pipeline.waited", run_of(action).place().number, action.microbatch);
+    return from.take(action.microbatch);
   }
 
   // Of computing alone, without what it has waited for.
@@ -200,8 +245,8 @@ class Pipeline::Executor {
   auto timed(const mesh::Action& action, const Work& work) {
     constexpr std::array<std::string_view, 3> kNames{"pipeline.F", "pipeline.B", "pipeline.W"};
     detail::StageRun& run = run_of(action);
-    const TimedEvent event(kNames[static_cast<size_t>(action.kind)],
-                           {"stage", int64_t{run.place().number}});
+    const PartOfAction event(kNames[static_cast<size_t>(action.kind)], run.place().number,
+                             action.microbatch);
     return work(run);
   }
 
@@ -217,7 +262,7 @@ class Pipeline::Executor {
     }
     if (action.kind == Kind::backward && !is_empty(batch, action.microbatch)) {
       const auto& next = ends_of(action).of_outputs;
-      Parcel above = next ? next->take(action.microbatch) : Parcel();
+      Parcel above = next ? taken(action, *next) : Parcel();
       Parcel gradients = timed(action, [&](detail::StageRun& run) {
         return run.backward(action.microbatch, std::move(above));
       });

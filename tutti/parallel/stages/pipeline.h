@@ -73,8 +73,9 @@ class Pipeline {
   /// neither read nor written. Modules are in training mode or not, as the caller left them.
   ///
   /// Stages do not write into their inputs. Of a span with `recompute`, forward is a function of
-  /// inputs, parameters and SampleContext; UsageError for layers in training mode with running
-  /// statistics.
+  /// inputs, parameters, SampleContext and the generator that LibTorch's operators draw from, which
+  /// is put back to where it was in the first pass; UsageError for layers in training mode with
+  /// running statistics.
   ///
   /// Throws Timeout, PeerLost and Mismatch that say which stage waited for what of which other
   /// ("stage 2 (rank 2) waited for F of microbatch 3 from stage 1 (rank 1): ..."), and what the

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/row_error.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::parallel::detail {
@@ -36,6 +37,27 @@ void require_no_running_statistics(const torch::nn::Module& layer, const std::st
 uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
+
+at::Tensor generator_state() { return tutti::detail::generator_of_operators().get_state(); }
+
+/// For what is computed again: numbers are drawn as they were in F, and then on from where it was.
+class DrawnAgain {
+ public:
+  explicit DrawnAgain(const at::Tensor& state) {
+    if (!state.defined()) return;
+    generator_ = tutti::detail::generator_of_operators();
+    now_ = generator_.get_state();
+    generator_.set_state(state);
+  }
+  DrawnAgain(const DrawnAgain&) = delete;
+  ~DrawnAgain() {
+    if (now_.defined()) generator_.set_state(now_);
+  }
+
+ private:
+  at::Generator generator_;
+  at::Tensor now_;
+};
 
 // A parameter that two spans read: autograd, too, adds to what came first from behind.
 void add_gradient(at::Tensor& sum, at::Tensor gradient) {
@@ -161,7 +183,9 @@ Parcel StageRun::forward_span(int microbatch, size_t span, Parcel inputs) {
     }
   if (again && ends(span)) return {};  // nobody waits for it: B does it all
   const at::AutoGradMode graph(!again);
+  const at::Tensor before = again ? generator_state() : at::Tensor();
   Parcel outputs = compute_from_kept(microbatch, span);
+  if (again && !at::equal(before, generator_state())) kept.drawn_from = before;
   if (!again) kept.outputs = outputs.tensors;
   if (ends(span)) return {};
   return outputs;
@@ -203,6 +227,7 @@ Parcel StageRun::backward_span(int microbatch, size_t span, Parcel of_outputs) {
   Kept& kept = kept_.at(microbatch)[span];
   if (stage_.spans[span].recompute) {
     const at::AutoGradMode graph(true);
+    const DrawnAgain numbers(std::exchange(kept.drawn_from, at::Tensor()));
     kept.outputs = compute_from_kept(microbatch, span).tensors;
   }
   std::vector<at::Tensor> roots, root_gradients;

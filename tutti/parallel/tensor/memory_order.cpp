@@ -16,28 +16,30 @@ bool is_one_of(const nn::Node& node) {
   return (std::holds_alternative<Kinds>(node.op) || ...);
 }
 
-/// These compute in the order of their input, and give its gradient in that order.
+/// These compute in the order of their first input, and give gradients in that order.
 bool follows_input(const nn::Node& node) {
-  return is_one_of<op::MaxPool2d, op::AvgPool2d, op::AdaptiveAvgPool2d, op::BatchNorm2d>(node);
+  return is_one_of<op::MaxPool2d, op::AvgPool2d, op::AdaptiveAvgPool2d, op::BatchNorm2d,
+                   op::LeakyRelu, op::Maximum, op::Minimum>(node);
 }
 /// These too, but give the gradient in the order of the gradient that they get.
 bool follows_both(const nn::Node& node) {
-  return is_one_of<op::Relu, op::Gelu, op::Tanh, op::Dropout, op::Add, op::Concat, op::Upsample2d>(
-      node);
+  return is_one_of<op::Relu, op::Gelu, op::Tanh, op::Dropout, op::Add, op::Concat, op::Upsample2d,
+                   op::Sigmoid, op::Elu, op::Selu, op::Silu, op::HardSigmoid, op::HardSwish,
+                   op::Softplus, op::Mish, op::Relu6, op::Subtract, op::Multiply>(node);
 }
 
 bool value_of(const nn::Node& node, const std::vector<ChannelsInnermost>& all) {
   const auto innermost = [&](int input) { return all[static_cast<size_t>(input)].value; };
   if (node.shape.size() != kDimsOfImage) return false;
-  if (is_one_of<op::Conv2d>(node)) return true;
+  if (is_one_of<op::Conv2d, op::ConvTranspose2d>(node)) return true;
   if (is_one_of<op::Concat>(node)) return std::ranges::all_of(node.inputs, innermost);
   return (follows_input(node) || follows_both(node)) && innermost(node.inputs[0]);
 }
 
-/// Of what `reader` gives back for a value in order `value`.
-bool gradient_by(const nn::Node& reader, bool value, bool gradient_of_reader) {
-  if (is_one_of<op::Conv2d, op::ToSequence>(reader)) return true;
-  if (follows_input(reader)) return value;
+/// Of what `reader`, whose first input is in order `first`, gives back for an input.
+bool gradient_by(const nn::Node& reader, bool first, bool gradient_of_reader) {
+  if (is_one_of<op::Conv2d, op::ConvTranspose2d, op::ToSequence>(reader)) return true;
+  if (follows_input(reader)) return first;
   return follows_both(reader) && gradient_of_reader;
 }
 
@@ -72,8 +74,9 @@ std::vector<ChannelsInnermost> channels_innermost(const nn::Graph& graph) {
       const auto from = static_cast<size_t>(input);
       if (known[from]) continue;
       known[from] = true;
-      all[from].gradient = nodes[from].shape.size() == kDimsOfImage &&
-                           gradient_by(nodes[i], all[from].value, all[i].gradient);
+      const bool first = all[static_cast<size_t>(nodes[i].inputs[0])].value;
+      all[from].gradient =
+          nodes[from].shape.size() == kDimsOfImage && gradient_by(nodes[i], first, all[i].gradient);
     }
   return all;
 }

@@ -21,12 +21,13 @@ namespace op = nn::op;
 constexpr std::string_view kRoleNames[] = {"whole", "columns", "rows", "heads"};
 std::string_view role_name(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 
-template <class Kind>
+template <class... Kinds>
 bool is(const Node& node) {
-  return std::holds_alternative<Kind>(node.op);
+  return (std::holds_alternative<Kinds>(node.op) || ...);
 }
 bool is_elementwise(const Node& node) {
-  return is<op::Relu>(node) || is<op::Gelu>(node) || is<op::Tanh>(node);
+  return is<op::Relu, op::Gelu, op::Tanh, op::Sigmoid, op::LeakyRelu, op::Elu, op::Selu, op::Silu,
+            op::HardSigmoid, op::HardSwish, op::Softplus, op::Mish, op::Relu6>(node);
 }
 std::string words_for(const Node& node) {
   return fmt::format("layer {} ({})", node.name, nn::kind_of(node.op));

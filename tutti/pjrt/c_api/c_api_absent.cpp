@@ -35,7 +35,7 @@ int Program::replicas() const { absent(); }
 int Program::num_outputs() const { absent(); }
 std::vector<ArrayType> Program::output_types() const { absent(); }
 std::optional<std::vector<ArrayType>> Program::argument_types() const { absent(); }
-Results Program::run(const std::vector<std::vector<const Buffer*>>&) const { absent(); }
+Results Program::run(const std::vector<std::vector<const Buffer*>>&, Millis) const { absent(); }
 void Results::wait(const Deadline&) const { absent(); }
 
 }  // namespace tutti::pjrt

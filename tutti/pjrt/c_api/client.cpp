@@ -16,31 +16,12 @@
 
 #include "tutti/base/error.h"
 #include "tutti/pjrt/c_api/detail/handles.h"
+#include "tutti/pjrt/c_api/detail/within.h"
 
 namespace tutti::pjrt {
 namespace {
 
 using detail::arguments;
-
-/// What `function` gives within the limit, in a thread of its own, which is left alone where it
-/// does not come back: so it owns what it uses. Timeout with `late`.
-template <class Function>
-auto within(Millis limit, const std::string& late, Function function) {
-  using Result = std::invoke_result_t<Function&>;
-  auto promise = std::make_shared<std::promise<Result>>();
-  auto result = promise->get_future();
-  std::thread([promise, function = std::move(function)]() mutable {
-    try {
-      promise->set_value(function());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (result.wait_until(time_after(limit)) != std::future_status::ready)
-    throw Timeout(
-        fmt::format("{} within {} s", late, std::chrono::duration<double>(limit).count()));
-  return result.get();
-}
 
 /// Never destroyed: a plugin's threads go on until the process ends.
 template <class T>
@@ -247,13 +228,13 @@ Client Client::open(const std::string& path, const ClientOptions& options) {
     else
       probe_plugin(path, options.options, options.limit);
     entry->state =
-        within(options.limit,
-               fmt::format("plugin {}: not loaded, though a process of its own had it in "
-                           "time (does another one hold its devices?),",
-                           path),
-               [path, wanted = options.options, key_values = options.key_values] {
-                 return load(path, wanted, key_values);
-               });
+        detail::within(options.limit,
+                       fmt::format("plugin {}: not loaded, though a process of its own had it in "
+                                   "time (does another one hold its devices?),",
+                                   path),
+                       [path, wanted = options.options, key_values = options.key_values] {
+                         return load(path, wanted, key_values);
+                       });
   }
   return Client(entry->state);
 }
@@ -290,7 +271,7 @@ Program Client::compile(std::string_view stablehlo, const CompileOptions& option
                     options.replicas, num_devices(), state_->api.words(), num_devices(),
                     all > num_devices() ? fmt::format(", or the {} of all processes", all) : ""));
   require_replicas(stablehlo, options.replicas);
-  return Program(within(
+  return Program(detail::within(
       options.limit, fmt::format("{}, PJRT_Client_Compile: not done", state_->api.words()),
       [client = state_, code = std::string(stablehlo), replicas = options.replicas]() mutable {
         return compiled(client, std::move(code), replicas);
@@ -336,74 +317,6 @@ Array Buffer::to_host(const Deadline& deadline) const {
     throw Timeout(fmt::format("{}: a buffer is not on the host within {} s", api.words(),
                               std::chrono::duration<double>(deadline.limit()).count()));
   return array;
-}
-
-int Program::replicas() const { return state_->replicas; }
-int Program::num_outputs() const { return state_->num_outputs; }
-
-Results Program::run(const std::vector<std::vector<const Buffer*>>& lists) const {
-  const auto replicas = static_cast<size_t>(state_->replicas);
-  if (lists.size() != replicas)
-    throw UsageError(
-        fmt::format("a program of {} replicas takes as many lists of arguments, got {}", replicas,
-                    lists.size()));
-  const size_t num_arguments = lists[0].size();
-  for (const auto& list : lists)
-    if (list.size() != num_arguments)
-      throw UsageError(
-          fmt::format("a program takes equally many arguments on each device, got {} and {}",
-                      num_arguments, list.size()));
-  std::vector<std::vector<PJRT_Buffer*>> inputs(replicas), outputs(replicas);
-  std::vector<PJRT_Buffer* const*> input_lists;
-  std::vector<PJRT_Buffer**> output_lists;
-  for (const size_t replica : state_->devices) {  // replica r has the client's device r
-    for (const Buffer* buffer : lists[replica]) inputs[replica].push_back(buffer->state_->buffer);
-    outputs[replica].resize(static_cast<size_t>(state_->num_outputs));
-    input_lists.push_back(inputs[replica].data());
-    output_lists.push_back(outputs[replica].data());
-  }
-  std::vector<PJRT_Event*> done(replicas);
-  auto how = arguments<PJRT_ExecuteOptions>();
-  auto args = arguments<PJRT_LoadedExecutable_Execute_Args>();
-  args.executable = state_->executable;
-  args.options = &how;
-  args.argument_lists = input_lists.data();
-  args.num_devices = replicas;
-  args.num_args = num_arguments;
-  args.output_lists = output_lists.data();
-  args.device_complete_events = done.data();
-  const auto& client = state_->client;
-  try {
-    client->api.call(&PJRT_Api::PJRT_LoadedExecutable_Execute, "PJRT_LoadedExecutable_Execute",
-                     args);
-  } catch (const Error&) {
-    client->require_all("PJRT_LoadedExecutable_Execute");
-    throw;
-  }
-
-  Results results;
-  for (size_t replica = 0; replica < replicas; ++replica) {
-    std::vector<Buffer>& made = results.outputs.emplace_back();
-    for (PJRT_Buffer* buffer : outputs[replica])
-      made.push_back(Buffer(std::make_shared<detail::BufferState>(client, buffer)));
-  }
-  results.done.resize(replicas);
-  for (size_t place = 0; place < replicas; ++place)
-    results.done[state_->devices[place]] = detail::watch(client, done[place]);
-  return results;
-}
-
-void Results::wait(const Deadline& deadline) const {
-  std::string late;
-  for (size_t device = 0; device < done.size(); ++device)
-    if (!detail::await(*done[device], fmt::format("device {}", device), deadline))
-      late += fmt::format("{}{}", late.empty() ? "" : ", ", device);
-  if (!late.empty())
-    throw Timeout(fmt::format("{}: not done within {} s: device {}{}", done[0]->client->api.words(),
-                              std::chrono::duration<double>(deadline.limit()).count(), late,
-                              done[0]->client->key_values != nullptr
-                                  ? ", or another process has not begun this program"
-                                  : ""));
 }
 
 }  // namespace tutti::pjrt

@@ -40,8 +40,10 @@ std::shared_ptr<std::byte> Client::allocate(int64_t bytes) { return work_->heap_
 void Client::push(PushOrder order) {
   const std::lock_guard lock(work_->mutex_);
   work_->require_no_failure();
-  emit("ps.push",
-       {{"piece", int64_t{order.piece}}, {"step", order.step}, {"bytes", order.payload.size()}});
+  emit("ps.push", {{"piece", int64_t{order.piece}},
+                   {"step", order.step},
+                   {"bytes", order.payload.size()},
+                   {"worker", int64_t{work_->options_.worker}}});
   work_->state_.push(std::move(order));
   work_->send_here();
 }
@@ -58,10 +60,17 @@ void Client::fetch(int piece, int64_t step, const Deadline& deadline,
                    const std::function<void(const Bytes& values)>& take) {
   std::unique_lock lock(work_->mutex_);
   Work::Arrived& place = work_->arrived_.at(piece);
+  const TimePoint began = events_wanted() ? Clock::now() : TimePoint{};
   while (true) {
     work_->wait_for(lock, deadline, [&] { return place.step >= step && work_->state_.may_read(); });
     const Work::Arrived taken = place;
     lock.unlock();
+    if (began != TimePoint{})
+      emit("ps.waited",
+           {{"piece", int64_t{piece}},
+            {"step", step},
+            {"worker", int64_t{work_->options_.worker}},
+            {"us", std::chrono::duration<double, std::micro>(Clock::now() - began).count()}});
     take(taken.values);
     lock.lock();
     // Values that lie in a server's memory are its own to change once it does not hear of us.
@@ -153,6 +162,8 @@ void Client::wait_until_settled(const Deadline& deadline) {
 
 Lease Client::lease(const LeaseRequest& request, const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
+  if (work_->options_.replay && !request.agreed.empty() && !std::exchange(work_->compared_, true))
+    require_same_program(*work_->options_.replay, request.agreed);
   work_->require_no_failure();
   work_->state_.ask_lease(request);
   work_->send_here();

@@ -33,6 +33,7 @@ struct ClientOptions {
   /// too; asked by whatever thread waits here or the client's, and calls nothing here. Null: its
   /// own.
   std::function<int(int piece)> whose_gradient;
+  std::shared_ptr<const UpdateOrder> replay{};  ///< a recorded order that the servers follow
   bool assigns = false;  ///< gives the first values though workers before it are there; those that
                          ///< come first count
 };

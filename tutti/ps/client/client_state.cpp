@@ -9,6 +9,27 @@ namespace {
 
 using Kind = Message::Kind;
 
+constexpr int kLostHere = -1;  // in place of a piece: the worker's end by its loss
+
+detail::Turns turns_of(const std::vector<OrderRecord>& records, int worker) {
+  detail::Turns turns = detail::Turns::of(records, worker);
+  size_t life = 0;
+  for (const OrderRecord& record : records)
+    if (record.kind == OrderRecord::Kind::leave && record.worker == worker) {
+      if (record.number == 0) turns.pieces[life].push_back(kLostHere);
+      ++life;
+    }
+  return turns;
+}
+
+// Whether the worker has come to its end in the order, and has more to push here.
+bool is_over(const detail::Turns& turns, size_t unsent) {
+  if (turns.life >= turns.pieces.size()) return false;
+  const std::vector<int>& pieces = turns.pieces[turns.life];
+  const bool lost = !pieces.empty() && pieces.back() == kLostHere;
+  return !lost && turns.turn + unsent > pieces.size();
+}
+
 }  // namespace
 
 ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
@@ -21,7 +42,8 @@ ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Init
       rows_arrived_(std::move(rows_arrived)),
       restore_(std::move(restore)),
       partitions_(spec_.num_partitions),
-      versions_(spec_.pieces.size()) {
+      versions_(spec_.pieces.size()),
+      looks_(spec_.pieces.size()) {
   check(spec_);
   const Carriers carriers(spec_);
   for (int piece = 0; piece < std::ssize(spec_.pieces); ++piece) {
@@ -31,6 +53,11 @@ ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Init
   }
   each_step_ += std::ssize(spec_.tables);
   for (Partition& partition : partitions_) partition.versions.resize(spec_.tables.size());
+}
+
+void ClientState::follow_order(const UpdateOrder& order) {
+  for (size_t i = 0; i < partitions_.size(); ++i)
+    partitions_[i].turns = turns_of(order.partitions.at(i), worker_);
 }
 
 int ClientState::primary(int partition) const {
@@ -121,7 +148,7 @@ void ClientState::on_message(int server, const Message& message) {
   Partition& partition = partitions_[message.partition];
   switch (message.kind) {
     case Kind::welcome: on_welcome(message.partition, message); break;
-    case Kind::refused: failure_ = message.text; break;
+    case Kind::refused: on_refused(message); break;
     case Kind::settled: on_settled(partition, message); break;
     case Kind::parameters: on_parameters(message); break;
     case Kind::leased: on_leased(message); break;
@@ -137,8 +164,20 @@ void ClientState::on_message(int server, const Message& message) {
   }
 }
 
+// Other partitions may have more of its gradients first.
+void ClientState::on_refused(const Message& message) {
+  if ((message.flags & Message::replayed) == 0) {
+    failure_ = message.text;
+    return;
+  }
+  partitions_[message.partition].turns.lost = true;
+  if (std::ranges::all_of(partitions_, [](const Partition& one) { return one.turns.lost; }))
+    failure_ = message.text;
+}
+
 void ClientState::on_welcome(int number, const Message& message) {
   Partition& partition = partitions_[number];
+  if (partition.welcomes == 0) partition.turns.life = static_cast<size_t>(message.index);
   partition.welcome = true;
   ++partition.welcomes;
   if (partition.sequence < message.sequence) partition.sequence = message.sequence;
@@ -159,8 +198,18 @@ void ClientState::on_welcome(int number, const Message& message) {
     ++counts_.resent;
     send(number, push);
   }
+  // A question would overtake the push, which asks for what is behind it.
+  const auto is_asked_by_push = [&](int piece, int64_t step) {
+    return std::ranges::any_of(partition.unsettled, [&](const auto& entry) {
+      const Message& push = entry.second;
+      return push.kind == Kind::push && push.piece == piece && push.step + 1 == step &&
+             (push.flags & Message::then_pull) != 0;
+    });
+  };
   for (const auto& [piece, step] : wanted_)
-    if (partition_of(piece) == number) ask(piece, step);
+    if (partition_of(piece) == number &&
+        (looked_.contains(piece) || !is_asked_by_push(piece, step)))
+      ask(piece, step);
   ask_rows_of(number);
 }
 
@@ -297,14 +346,25 @@ void ClientState::push(PushOrder order) {
   ++counts_.pushes;
   hand_in(order.step);
   if (order.then_pull) wanted_[order.piece] = order.step + 1;
+  if (order.then_pull) looked_.erase(order.piece);
+  const auto& turns = partitions_.at(partition_of(order.piece)).turns;
   auto& unsent = partitions_.at(partition_of(order.piece)).unsent;
   const std::pair place(order.step, order.piece);
   const bool fresh = unsent.emplace(place, std::move(order)).second;
+  if (is_over(turns, unsent.size()) && failure_.empty())
+    failure_ = fmt::format(
+        "--replay-order: worker {} goes on where in the order that is replayed it has come to its "
+        "end",
+        worker_);
   TUTTI_CHECK(fresh, "piece {} was pushed twice in step {}", place.second, place.first);
 }
 
-void ClientState::pull(int piece, int64_t step) {
+void ClientState::pull(int piece, int64_t step, bool again) {
   wanted_[piece] = step;
+  if (!again) {
+    ++looks_.at(piece);
+    looked_.insert(piece);
+  }
   ask(piece, step);
 }
 
@@ -312,9 +372,11 @@ void ClientState::ask(int piece, int64_t step) {
   if (!may_ask(piece)) return;
   const bool exactly =
       knows_first_ && step == first_step_ && spec_.on_lost_worker == OnLostWorker::wait;
-  send(
-      partition_of(piece),
-      {.kind = Kind::pull, .flags = exactly ? Message::exactly : 0U, .piece = piece, .step = step});
+  send(partition_of(piece), {.kind = Kind::pull,
+                             .flags = exactly ? Message::exactly : 0U,
+                             .piece = piece,
+                             .sequence = looked_.contains(piece) ? looks_.at(piece) : 0,
+                             .step = step});
 }
 
 void ClientState::sparse_push(SparseOrder order) {
@@ -367,17 +429,29 @@ void ClientState::ask_rows_of(int partition) {
   for (const auto& [number, pull] : sparse_pulls_) ask_rows(number, partition);
 }
 
+// The most urgent that has not left, or whose turn it is.
+std::map<std::pair<int64_t, int>, PushOrder>::iterator ClientState::next_of(
+    Partition& partition) const {
+  if (!partition.turns.follows()) return partition.unsent.begin();
+  const auto piece = partition.turns.next();
+  if (!piece) return partition.unsent.end();
+  return std::ranges::find_if(partition.unsent,
+                              [&](const auto& entry) { return entry.second.piece == *piece; });
+}
+
 bool ClientState::send_next(int server) {
   int best = -1;
   for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
-    const Partition& partition = partitions_[i];
+    Partition& partition = partitions_[i];
     if (primary(i) != server || !partition.welcome || partition.unsent.empty()) continue;
-    if (best < 0 || partition.unsent.begin()->first < partitions_[best].unsent.begin()->first)
-      best = i;
+    const auto next = next_of(partition);
+    if (next == partition.unsent.end()) continue;
+    if (best < 0 || next->first < next_of(partitions_[best])->first) best = i;
   }
   if (best < 0) return false;
   Partition& partition = partitions_[best];
-  auto taken = partition.unsent.extract(partition.unsent.begin());
+  auto taken = partition.unsent.extract(next_of(partition));
+  ++partition.turns.turn;
   const int piece = taken.mapped().piece;
   const bool then_pull = taken.mapped().then_pull;
   Message message = message_of(partition, piece, std::move(taken.mapped()));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/ps/client/detail/turns.h"
 #include "tutti/ps/partition/cursor.h"
 #include "tutti/ps/partition/meetings.h"
 #include "tutti/ps/spec/carriers.h"
@@ -77,6 +78,9 @@ class ClientState {
     whose_gradient_ = std::move(asked);
   }
 
+  /// Pushes in the order in which its pushes are in a recorded one. Before the first view.
+  void follow_order(const UpdateOrder& order);
+
   void on_view(const View& view);
   void on_connected(int server);
   void on_closed(int server);
@@ -98,7 +102,7 @@ class ClientState {
 
   /// Hands in a piece that this worker carries (carriers.h).
   void push(PushOrder order);
-  void pull(int piece, int64_t step);
+  void pull(int piece, int64_t step, bool again = false);  ///< again: the answer was lost
   void sparse_push(SparseOrder order);
   /// Asks every partition for rows of its keys, also where there are none: staleness is bounded by
   /// each. Returns the number of this pull.
@@ -162,6 +166,7 @@ class ClientState {
     std::map<std::pair<int64_t, int>, PushOrder> unsent;
     std::map<int64_t, Message> unsettled;  // by sequence
     std::vector<int64_t> versions;         // of each table: what the worker has
+    detail::Turns turns;
   };
   struct SparsePull {
     int table = 0;
@@ -179,6 +184,8 @@ class ClientState {
   void mark(int64_t step);
   bool marks(int partition) const;
   void ask(int piece, int64_t step);
+  std::map<std::pair<int64_t, int>, PushOrder>::iterator next_of(Partition& partition) const;
+  void on_refused(const Message& message);
   void ask_rows(int64_t pull, int partition);
   void ask_rows_of(int partition);
   Message message_of(Partition& partition, int piece, PushOrder order);
@@ -213,6 +220,8 @@ class ClientState {
   std::vector<Partition> partitions_;
   std::map<int, int64_t> wanted_;               // piece: step
   std::vector<int64_t> versions_;               // of each piece: what the worker has
+  std::vector<int64_t> looks_;                  // of each piece: how often it has asked by pull()
+  std::set<int> looked_;                        // pieces that pull() has asked for last
   std::map<int, std::string> waiting_;          // piece: for whom, as its server said
   std::map<int64_t, SparsePull> sparse_pulls_;  // by number
   int64_t last_pull_ = 0;

@@ -44,8 +44,10 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
           options.worker, spec,
           [this](int server, Message message) { deliver(server, std::move(message)); },
           [this](int piece, int64_t step, const Bytes& values) {
-            emit("ps.arrived",
-                 {{"piece", int64_t{piece}}, {"step", step}, {"bytes", values.size()}});
+            emit("ps.arrived", {{"piece", int64_t{piece}},
+                                {"step", step},
+                                {"bytes", values.size()},
+                                {"worker", int64_t{options_.worker}}});
             arrived_[piece] = {step, speaking_, values};
           },
           std::move(initial),
@@ -65,9 +67,11 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
                        .training = options.training,
                        .name = process_words(),
                        .where = {},
+                       .order = options.replay ? words_of_replay(*options.replay) : "",
                        .silence = options.silence}),
       restoring_(std::move(restore), [this] { streams_.wake(); }) {
   if (options.assigns) state_.assign_always();
+  if (options.replay) state_.follow_order(*options.replay);
   if (options.whose_gradient) state_.ask_whose_gradient(options.whose_gradient);
   streams_.connect_to_service(options.view_service, options.limit);
   thread_ = start_thread("a worker's end of the servers", [this] { work(); });
@@ -261,7 +265,7 @@ void Client::Work::on_closed(Peer peer, const std::string& how) {
   for (size_t piece = 0; piece < arrived_.size(); ++piece) {
     Arrived& place = arrived_[piece];
     if (place.server != peer.number || place.values.span.empty()) continue;
-    state_.pull(static_cast<int>(piece), place.step);
+    state_.pull(static_cast<int>(piece), place.step, /*again=*/true);
     place = {};
   }
 }

@@ -15,6 +15,7 @@ using Kind = Message::Kind;
 std::string PartitionState::rest() const {
   Json text;
   text["orders"] = num_orders_;
+  text["records"] = num_records_;
   text["first_step"] = first_step_;
   text["unassigned"] = unassigned_;
   text["chunks_taken"] = chunks_taken_;
@@ -41,6 +42,7 @@ void PartitionState::restore_rest(std::string_view bytes) {
   const Json text = parse_json(bytes);
   const auto list = [&](const char* name) { return text.value(name, Json::array()); };
   num_orders_ = text.at("orders");
+  num_records_ = text.at("records");
   first_step_ = text.at("first_step");
   unassigned_ = text.at("unassigned").get<std::set<int>>();
   for (const Json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);

@@ -51,6 +51,7 @@ PartitionCounts PartitionState::counts() const {
 
 std::vector<Settled> PartitionState::apply(const Message& order) {
   ++num_orders_;
+  if (record_of(order)) ++num_records_;
   std::vector<Settled> settled;
   switch (order.kind) {
     case Kind::hello: on_hello(order); break;
@@ -69,6 +70,41 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
   end_meetings();
   remember(settled);
   return settled;
+}
+
+std::optional<OrderRecord> PartitionState::record_of(const Message& order) const {
+  using RecordKind = OrderRecord::Kind;
+  if (!registered() || spec_->staleness.synchronous()) return std::nullopt;
+  const bool here = gate_->is_here(order.worker);
+  OrderRecord record{.worker = order.worker};
+  bool counts = here;
+  switch (order.kind) {
+    case Kind::push:
+      counts = here && !has(order.worker, order.sequence);
+      record.piece = order.piece;
+      record.number = order.version % kOrderNumbers;
+      break;
+    case Kind::pull:
+      counts = here && order.sequence > 0;
+      record.kind = RecordKind::look;
+      record.piece = order.piece;
+      record.number = order.sequence % kOrderNumbers;
+      break;
+    case Kind::lease:
+      counts = here && order.sequence > last_lease(order.worker);
+      record.kind = RecordKind::lease;
+      break;
+    case Kind::leave:
+      record.kind = RecordKind::leave;
+      record.number = (order.flags & Message::in_order) != 0 ? 1 : 0;
+      break;
+    case Kind::hello:
+      counts = !here && order.worker < spec_->num_workers;
+      record.kind = RecordKind::comes;
+      break;
+    default: return std::nullopt;
+  }
+  return counts ? std::optional(record) : std::nullopt;
 }
 
 // A worker has pushes of two steps on their way, at most: twice that is kept.

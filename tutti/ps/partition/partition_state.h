@@ -19,6 +19,7 @@
 #include "tutti/ps/partition/partition_copy.h"
 #include "tutti/ps/partition/partition_counts.h"
 #include "tutti/ps/spec/carriers.h"
+#include "tutti/ps/spec/update_order.h"
 #include "tutti/ps/values/dense_piece.h"
 #include "tutti/ps/values/sparse_shard.h"
 
@@ -54,6 +55,10 @@ class PartitionState {
 
   /// Carries out the next order, and says which pushes are through with it.
   std::vector<Settled> apply(const Message& order);
+  /// What an order that comes next is in the order of updates; none: it changes nothing there.
+  std::optional<OrderRecord> record_of(const Message& order) const;
+  /// Such orders that were carried out.
+  int64_t num_records() const noexcept { return num_records_; }
   /// Answers that the last orders made possible, to requests for batches and to what was brought to
   /// meetings: messages for their worker.
   std::vector<Message> take_answers();
@@ -184,6 +189,7 @@ class PartitionState {
   const int partition_;
   const Compute compute_;
   int64_t num_orders_ = 0;
+  int64_t num_records_ = 0;
   std::optional<Spec> spec_;
   std::optional<Carriers> carriers_;
   int registrant_ = -1;  // whose hello brought the specification

@@ -1,6 +1,7 @@
 /// Server: the process of a parameter server. `tutti ps` is one; `tutti run --servers` starts them.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "tutti/base/deadline.h"
@@ -19,6 +20,9 @@ struct ServerOptions {
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
   std::chrono::microseconds poll{0};  ///< before it sleeps: for a server with a core of its own
   bool share_memory = true;           ///< with others of this host; else payloads go as bytes
+  /// Folder for its parts of the order of updates (OrderPart), which all servers see; "": none.
+  std::filesystem::path record_order = {};
+  std::filesystem::path replay_order = {};  ///< file with the order to follow; "": none
 };
 
 /// Serves until the job is over. Throws Error with the reason when it ends otherwise: the job

@@ -24,9 +24,11 @@ std::string words_of(const ProcessView& process, int worker) {
 void ServerState::take_wish(Hosted& hosted, const Message& request) {
   auto& wishes = hosted.wishes[request.piece];
   const auto [wish, fresh] = wishes.try_emplace(request.worker);
-  const bool known = !fresh && wish->second.step == request.step;
+  const bool known =
+      !fresh && wish->second.step == request.step && wish->second.look == request.sequence;
   if (!known)
-    wish->second = {request.step, hosted.last_index, (request.flags & Message::exactly) != 0};
+    wish->second = {request.step, hosted.last_index, (request.flags & Message::exactly) != 0,
+                    request.sequence};
   grant_wishes(hosted, request.partition);
   // Asked again: whom does it wait for?
   const int64_t step = hosted.state.step_of_job(request.worker, request.step);
@@ -91,7 +93,10 @@ void ServerState::take_bring(Hosted& hosted, const Message& request) {
 void ServerState::take_lease(Hosted& hosted, const Message& request) {
   const int64_t last = hosted.state.last_lease(request.worker);
   if (request.sequence > last && !in_log(hosted, request)) {
-    submit(hosted, request);
+    if (hosted.replay && !is_lost(hosted, request.worker))
+      hosted.early_leases[request.worker] = request;
+    else if (!hosted.replay)
+      submit(hosted, request);
     return;
   }
   // It was here before, and its answer was lost.
@@ -102,23 +107,27 @@ void ServerState::take_lease(Hosted& hosted, const Message& request) {
 
 void ServerState::grant_wishes(Hosted& hosted, int partition) {
   const bool logs_pulls = hosted.state.registered() && hosted.state.spec().delay_compensation > 0;
+  const bool logs_looks = ordering_.take_record && !hosted.replay && hosted.state.registered() &&
+                          !hosted.state.spec().staleness.synchronous();
   std::vector<Message> granted;
   for (auto& [piece, wishes] : hosted.wishes)
     std::erase_if(wishes, [&](const auto& entry) {
       const auto& [worker, wish] = entry;
       const int64_t step = hosted.state.step_of_job(worker, wish.step);
-      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, step))
-        return false;
+      if (wish.index > hosted.state.num_orders()) return false;
+      if (hosted.replay) return grant_replayed(hosted, partition, piece, worker, wish);
+      if (!hosted.state.may_pull(piece, step)) return false;
       granted.push_back({.kind = Kind::pull,
                          .flags = wish.exactly ? Message::exactly : 0U,
                          .partition = partition,
                          .worker = worker,
                          .piece = piece,
+                         .sequence = wish.look,
                          .step = wish.step});
       return true;
     });
   for (Message& pull : granted)
-    if (logs_pulls)
+    if (logs_pulls || (logs_looks && pull.sequence > 0))
       submit(hosted, std::move(pull));
     else
       send_parameters(hosted, pull);
@@ -154,6 +163,10 @@ void ServerState::send_parameters(const Hosted& hosted, const Message& pull) {
     version = pull.step;
     values = hosted.state.values_of_version(pull.piece, version);
   }
+  send_values(pull, std::move(values), version);
+}
+
+void ServerState::send_values(const Message& pull, Bytes values, int64_t version) {
   send(worker_peer(pull.worker), pull.partition,
        {.kind = Kind::parameters,
         .worker = pull.worker,

@@ -30,11 +30,13 @@ int follower_of(const PartitionView& partition) {
 
 }  // namespace
 
-ServerState::ServerState(int server, Compute compute, Send send, TakeCut take_cut)
+ServerState::ServerState(int server, Compute compute, Send send, TakeCut take_cut,
+                         Ordering ordering)
     : server_(server),
       compute_(std::move(compute)),
       send_(std::move(send)),
-      take_cut_(std::move(take_cut)) {}
+      take_cut_(std::move(take_cut)),
+      ordering_(std::move(ordering)) {}
 
 bool ServerState::is_primary(int partition) const {
   return partition >= 0 && partition < static_cast<int>(view_.partitions.size()) &&
@@ -47,7 +49,9 @@ int ServerState::follower(const Hosted& hosted, int partition) const {
 }
 
 ServerState::Hosted& ServerState::host(int partition) {
-  return hosted_.try_emplace(partition, PartitionState(partition, compute_)).first->second;
+  const auto [place, fresh] = hosted_.try_emplace(partition, PartitionState(partition, compute_));
+  if (fresh && ordering_.replay) place->second.replay.emplace(ordering_.replay, partition);
+  return place->second;
 }
 
 std::vector<int> ServerState::partitions() const {
@@ -96,6 +100,7 @@ void ServerState::on_view(const View& view) {
     if (is_primary(partition)) log_leavers(hosted, partition, before);
   }
   take_early();
+  go_on_in_order();
 }
 
 // Who breaks the rules is told so: the view itself is right.
@@ -126,7 +131,10 @@ void ServerState::take_role(int partition, const PartitionView& before) {
 
 void ServerState::lead(Hosted& hosted, int partition, const PartitionView& before) {
   const PartitionView& now = view_.partitions[partition];
-  if (before.primary != server_) hosted.last_index = hosted.state.num_orders();
+  if (before.primary != server_) {
+    hosted.last_index = hosted.state.num_orders();
+    if (hosted.replay) hosted.replay->take_over();
+  }
   const int follower = follower_of(now);
   const bool same = before.primary == server_ && follower == follower_of(before);
   if (!same) {
@@ -139,7 +147,7 @@ void ServerState::lead(Hosted& hosted, int partition, const PartitionView& befor
     send_log(hosted, partition);
 }
 
-// One that is waited for has not left.
+// One that is waited for has not left. In a replay they leave when its order says so.
 void ServerState::log_leavers(Hosted& hosted, int partition, const View& before) {
   const bool waits =
       hosted.state.registered() && hosted.state.spec().on_lost_worker == OnLostWorker::wait;
@@ -147,8 +155,11 @@ void ServerState::log_leavers(Hosted& hosted, int partition, const View& before)
     const ProcessView& process = view_.workers[worker];
     const bool gone = !process.alive && !process.ending.empty();
     const bool leaves = gone || was_lost_between(before, view_, worker);
-    if (leaves && (process.finished || !waits) && hosted.state.is_here(worker))
-      submit(hosted, {.kind = Kind::leave, .partition = partition, .worker = worker});
+    if (leaves && (process.finished || !waits) && hosted.state.is_here(worker) && !hosted.replay)
+      submit(hosted, {.kind = Kind::leave,
+                      .flags = gone && process.finished ? Message::in_order : 0U,
+                      .partition = partition,
+                      .worker = worker});
   }
 }
 
@@ -235,6 +246,7 @@ void ServerState::on_message(Peer from, Message message) {
     case Peer::Kind::server: from_follower(message, from.number); break;
     case Peer::Kind::view_service: break;
   }
+  go_on_in_order();
 }
 
 void ServerState::from_worker(const Message& message, Peer from) {
@@ -250,12 +262,13 @@ void ServerState::from_worker(const Message& message, Peer from) {
   std::string why = objection(hosted, message);
   if (!worker.alive && !worker.ending.empty())
     why = fmt::format("{} counts as lost: it {}", worker.name, worker.ending);
+  if (why.empty()) why = hosted.failed;
   if (!why.empty()) {
     send(from, message.partition, {.kind = Kind::refused, .text = why});
     return;
   }
   switch (message.kind) {
-    case Kind::hello: forget_rows(hosted, message.worker); [[fallthrough]];
+    case Kind::hello: take_hello(hosted, message); break;
     case Kind::assign:
     case Kind::begins: submit(hosted, message); break;
     case Kind::push:
@@ -297,14 +310,21 @@ const Message* ServerState::unlogged_push(const Hosted& hosted, int worker, int6
 }
 
 void ServerState::take_push(Hosted& hosted, Message push) {
+  if (is_lost(hosted, push.worker)) return;
   const auto here = [&](int64_t sequence) {
     return sequence <= hosted.state.last_sequence(push.worker) ||
-           unlogged_push(hosted, push.worker, sequence) != nullptr;
+           unlogged_push(hosted, push.worker, sequence) != nullptr ||
+           is_early(hosted, push.worker, sequence);
   };
   if (!here(push.sequence - 1))
     throw Mismatch(fmt::format("worker {} sent push {} before push {}", push.worker, push.sequence,
                                push.sequence - 1));
   const bool again = here(push.sequence);
+  if (is_early(hosted, push.worker, push.sequence)) return;
+  if (hosted.replay && !again) {
+    hosted.early_pushes[push.worker].push_back(std::move(push));
+    return;
+  }
   const Message* const before = unlogged_push(hosted, push.worker, push.sequence);
   if (push.kind == Kind::push && (push.flags & Message::then_pull) != 0)
     hosted.wishes[push.piece][push.worker] = {push.step + 1, !again ? hosted.last_index + 1
@@ -338,13 +358,15 @@ void ServerState::from_primary(Message message, Peer from) {
   if (message.kind == Kind::copied && message.index != hosted.state.num_orders())
     throw Mismatch(fmt::format("a copy of partition {} at order {} has orders up to {}",
                                message.partition, message.index, hosted.state.num_orders()));
+  if (message.kind == Kind::copied && hosted.replay)
+    hosted.replay->skip(hosted.state.num_records());
   const bool next = message.index == hosted.state.num_orders() + 1;
   if (!next && message.index > hosted.state.num_orders())
     throw Mismatch(fmt::format("order {} of partition {} after order {}", message.index,
                                message.partition, hosted.state.num_orders()));
   send(from, message.partition, {.kind = Kind::logged, .index = message.index});
   if (next && message.kind != Kind::copied) {
-    hosted.state.apply(message);
+    apply(hosted, message);
     hosted.state.take_answers();  // the primary sends them
   }
 }
@@ -392,7 +414,7 @@ void ServerState::carry_out_up_to(Hosted& hosted, int64_t index) {
 
 void ServerState::carry_out(Hosted& hosted, const Message& order) {
   const int partition = order.partition;
-  for (Settled& push : hosted.state.apply(order)) {
+  for (Settled& push : apply(hosted, order)) {
     const Peer to = worker_peer(push.worker);
     send(to, partition, message_of(std::move(push)));
   }
@@ -421,6 +443,7 @@ void ServerState::answer_hello(Hosted& hosted, const Message& hello) {
     send(worker_peer(hello.worker), hello.partition,
          {.kind = Kind::welcome,
           .worker = hello.worker,
+          .index = hosted.replay ? hosted.replay->times_left(hello.worker) : 0,
           .sequence = hosted.state.last_sequence(hello.worker),
           .step = hosted.state.last_lease(hello.worker),
           .version = hosted.state.assigned() ? 1 : 0});

@@ -13,9 +13,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/ps/partition/cut.h"
+#include "tutti/ps/partition/order_replay.h"
 #include "tutti/ps/partition/partition_state.h"
 #include "tutti/ps/view/view.h"
 
@@ -28,7 +30,17 @@ class ServerState {
   using Send = std::function<void(Peer, Message)>;
   /// Takes the cut of a partition once it is complete, within the calls below.
   using TakeCut = std::function<void(int partition, std::shared_ptr<PartitionCut>)>;
-  ServerState(int server, Compute compute, Send send, TakeCut take_cut = {});
+  /// Takes what an order is in the order of updates, right after it was carried out.
+  using TakeRecord = std::function<void(int partition, const PartitionState&, const OrderRecord&,
+                                        const Message& order)>;
+  /// What is done with the order of updates; the same on all servers of a job.
+  struct Ordering {
+    TakeRecord take_record{};                             ///< null: it is not recorded
+    std::shared_ptr<const UpdateOrder> replay = nullptr;  ///< null: no other one is followed
+  };
+  ServerState(int server, Compute compute, Send send, TakeCut take_cut, Ordering ordering);
+  ServerState(int server, Compute compute, Send send, TakeCut take_cut = {})
+      : ServerState(server, std::move(compute), std::move(send), std::move(take_cut), Ordering()) {}
 
   /// The next message of a peer. Throws Mismatch when the peer breaks the rules: its connection is
   /// then to be ended. Any other Error ends the server.
@@ -62,6 +74,7 @@ class ServerState {
     int64_t step = 0;
     int64_t index = 0;  // not before this order is carried out: the worker's own push
     bool exactly = false;
+    int64_t look = 0;  // Message::sequence of the pull
   };
   struct RowsWish {  // a sparse_pull that waits
     int table = 0;
@@ -89,6 +102,11 @@ class ServerState {
     int64_t cut_view = 0;  // in which it began; its first mark may overtake the view itself
     std::map<int, std::map<int, Wish>> wishes;                // by piece and worker
     std::map<std::pair<int, int64_t>, RowsWish> rows_wishes;  // by worker and its number
+    // Where an order is replayed: what has come and waits for its turn, by worker.
+    std::optional<OrderReplay> replay;
+    std::map<int, std::deque<Message>> early_pushes;
+    std::map<int, Message> early_leases, early_hellos;
+    std::string failed;  // why it cannot be followed
   };
 
   bool is_primary(int partition) const;
@@ -97,6 +115,7 @@ class ServerState {
   Hosted& host(int partition);
   void from_worker(const Message& message, Peer from);
   void from_primary(Message message, Peer from);
+  void take_hello(Hosted& hosted, const Message& hello);
   void take_push(Hosted& hosted, Message push);
   void take_lease(Hosted& hosted, const Message& request);
   void take_bring(Hosted& hosted, const Message& request);
@@ -119,6 +138,23 @@ class ServerState {
   void grant_wishes(Hosted& hosted, int partition);
   void grant_rows(Hosted& hosted, int partition);
   void send_parameters(const Hosted& hosted, const Message& pull);
+  void send_values(const Message& pull, Bytes values, int64_t version);
+
+  // Orders of updates (server_order.cpp).
+  bool has_order() const { return ordering_.take_record || ordering_.replay; }
+  std::vector<Settled> apply(Hosted& hosted, const Message& order);
+  static bool is_lost(const Hosted& hosted, int worker);
+  static bool is_early(const Hosted& hosted, int worker, int64_t sequence);
+  static bool goes_on(const Hosted& hosted, int worker);
+  void go_on_in_order();
+  void go_on_in_order(Hosted& hosted, int partition);
+  bool hand_in_next(Hosted& hosted, int partition, const OrderRecord& next);
+  bool hand_in_push(Hosted& hosted, int partition, const OrderRecord& next);
+  bool hand_in_leave(Hosted& hosted, int partition, const OrderRecord& next);
+  void say_lost(int partition, int worker);
+  void fail_replay(Hosted& hosted, int partition, const std::string& why);
+  // Whether a wish is granted from what a replay keeps, or not yet.
+  bool grant_replayed(Hosted& hosted, int partition, int piece, int worker, const Wish& wish);
 
   void take_role(int partition, const PartitionView& before);
   void lead(Hosted& hosted, int partition, const PartitionView& before);
@@ -131,6 +167,7 @@ class ServerState {
   const Compute compute_;
   const Send send_;
   const TakeCut take_cut_;
+  const Ordering ordering_;
   View view_;
   std::set<Peer> connected_;
   int64_t primaries_since_ = 0;                  // view in which a primary changed last

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/net/connect.h"
@@ -16,16 +17,35 @@ constexpr int kMostThreads = 4;
 constexpr int64_t kLeastShared = 16;  // chunks of a piece: less work than waking a thread
 constexpr int64_t kCopyAhead = int64_t{4} << 20;  // of a copy, waiting to leave
 constexpr Millis kConnectLimit{5'000};
-constexpr Millis kPause{100};  // before the next try to connect
+constexpr Millis kPause{100};        // before the next try to connect
+constexpr Millis kUnflushed{1'000};  // of the order of updates, at most
 // What takes longest, putting the rows of a table in order, takes a minute for about 200 million.
 constexpr Millis kLongestTurn{60'000};
+
+// What workers push and are answered, for who listens to events.
+void tell(std::string_view name, int server, int worker, const Message& message) {
+  emit(name, {{"server", int64_t{server}},
+              {"worker", int64_t{worker}},
+              {"piece", int64_t{message.piece}},
+              {"step", message.step},
+              {"sequence", message.sequence},
+              {"version", message.version},
+              {"bytes", message.payload.size()}});
+}
+
+std::shared_ptr<const UpdateOrder> replayed_by(const ServerOptions& options) {
+  if (options.replay_order.empty()) return nullptr;
+  return std::make_shared<const UpdateOrder>(read_order(options.replay_order));
+}
 
 }  // namespace
 
 TrainingServer::TrainingServer(const ServerOptions& options, const Credentials& credentials,
                                const Place& place, std::shared_ptr<SharedHeap> heap, Also also)
     : options_(options),
+      replay_(replayed_by(options)),
       training_(place.training),
+      job_(credentials.job),
       also_(std::move(also)),
       heap_(std::move(heap)),
       listener_(place.address, credentials),
@@ -40,6 +60,7 @@ TrainingServer::TrainingServer(const ServerOptions& options, const Credentials& 
                        .training = place.training,
                        .name = process_words(),
                        .where = {listener_.address().text(), streams_.memory_name()},
+                       .order = order_words(),
                        .silence = options.silence}) {
   streams_.connect_to_service(options.view_service, options.limit);
   pulse_.emplace(mutex_, kLongestTurn, [this] {
@@ -93,6 +114,7 @@ void TrainingServer::turn(TimePoint looks) {
   if (state_ && !state_->over().empty()) throw Error(state_->over());
   reach_followers();
   last_words_ = last_words();
+  flush_parts(looks, false);
   if (may_copy()) streams_.wake();
 }
 
@@ -115,12 +137,19 @@ void TrainingServer::decide(Decision decision) {
 }
 
 void TrainingServer::forget() {
+  without_lock([this] {
+    end_parts();
+    parts_.clear();
+  });
   without_lock([gone = std::move(state_)]() mutable { gone.reset(); });
 }
 
 void TrainingServer::on_message(Peer from, Message message) {
-  if (from != Peer{})
+  if (from != Peer{}) {
+    if (message.kind == Kind::push && from.kind == Peer::Kind::worker)
+      tell("ps.push_came", number_, from.number, message);
     return decide([&](ServerState& state) { state.on_message(from, std::move(message)); });
+  }
   link_.hear();
   switch (message.kind) {
     case Kind::joined:
@@ -131,6 +160,7 @@ void TrainingServer::on_message(Peer from, Message message) {
     case Kind::refused: throw UsageError(message.text);
     case Kind::view:
       decide([&](ServerState& state) { state.on_view(view_from(message.text)); });
+      flush_parts(Clock::now(), true);
       break;
     case Kind::cut:
       decide([&](ServerState& state) { state.cut_all(message.sequence, message.text); });
@@ -159,16 +189,74 @@ void TrainingServer::begin(int number) {
       [this](Peer to, Message message) { deliver(to, std::move(message)); },
       [this](int partition, std::shared_ptr<PartitionCut> cut) {
         writer_.add(partition, std::move(cut));
-      });
+      },
+      ordering());
   streams_.take_from(listener_, kServerPurpose, Peer::Kind::primary);
   streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
+}
+
+ServerState::Ordering TrainingServer::ordering() {
+  ServerState::Ordering ordering;
+  ordering.replay = replay_;
+  if (!options_.record_order.empty())
+    ordering.take_record = [this](int partition, const PartitionState& state,
+                                  const OrderRecord& record_of, const Message& order) {
+      record(partition, state, record_of, order);
+    };
+  return ordering;
+}
+
+std::string TrainingServer::order_words() const {
+  if (replay_) return words_of_replay(*replay_);
+  return options_.record_order.empty() ? "" : kRecordsOrder;
+}
+
+// One that joined later has not seen the records before.
+OrderPart& TrainingServer::part_at(int partition, const PartitionState& state, int64_t number) {
+  Part& part = parts_[partition];
+  if (!part.file || part.next != number)
+    part.file = std::make_unique<OrderPart>(options_.record_order, partition, number_, number,
+                                            to_text(state.spec()), job_);
+  part.next = number;
+  return *part.file;
+}
+
+void TrainingServer::record(int partition, const PartitionState& state, const OrderRecord& record,
+                            const Message& order) {
+  part_at(partition, state, state.num_records() - 1).add(record);
+  ++parts_[partition].next;
+  if (record.kind != OrderRecord::Kind::lease || knows_asked_) return;
+  const std::string asked = lease_request_from(order.text).agreed;
+  knows_asked_ = !asked.empty();
+  if (knows_asked_) write_asked(options_.record_order, asked);
+}
+
+// Behind a view, and before a copy, another one's records may begin where only these are known
+// before.
+void TrainingServer::flush_parts(TimePoint now, bool at_once) {
+  if (parts_.empty() || (!at_once && now < next_flush_)) return;
+  next_flush_ = now + kUnflushed;
+  for (auto& [partition, part] : parts_) part.file->flush();
+}
+
+// The job is over in order: of what this server leads it has all. Whoever finds no such end knows
+// that something is missing.
+void TrainingServer::end_parts() {
+  if (!state_ || options_.record_order.empty() || !state_->over().empty()) return;
+  for (const int partition : state_->partitions()) {
+    const PartitionState& state = state_->partition(partition);
+    if (state_->view().partitions.at(partition).primary == number_ && state.registered())
+      part_at(partition, state, state.num_records()).end();
+  }
 }
 
 // As much as the connections take, before process() finds out what to wait for: a large table is
 // not read ahead of them.
 void TrainingServer::continue_copies() {
   if (!state_) return;
-  for (const int follower : state_->copies_to())
+  const auto copied_to = state_->copies_to();
+  if (!copied_to.empty()) flush_parts(Clock::now(), true);
+  for (const int follower : copied_to)
     if (has_room(follower)) decide([&](ServerState& state) { state.continue_copies(follower); });
 }
 
@@ -198,6 +286,8 @@ void TrainingServer::deliver(Peer to, Message message) {
                                                         : 0;
   // The answer to a push is two messages, of which this is the first.
   const bool more_follows = message.kind == Kind::settled;
+  if (more_follows || message.kind == Kind::parameters)
+    tell(more_follows ? "ps.settled" : "ps.parameters", number_, to.number, message);
   const std::lock_guard lock(mutex_);
   streams_.send(to, std::move(message), priority);
   if (!more_follows) streams_.flush(to);

@@ -54,6 +54,15 @@ class TrainingServer {
   void forget();
   void on_message(Peer from, Message message);
   void begin(int number);
+  ServerState::Ordering ordering();
+  std::string order_words() const;  // for the view service
+  void record(int partition, const PartitionState& state, const OrderRecord& record,
+              const Message& order);
+  // Where that record of the partition is to be written.
+  OrderPart& part_at(int partition, const PartitionState& state, int64_t number);
+  // What was recorded does not go with this process any more.
+  void flush_parts(TimePoint now, bool at_once);
+  void end_parts();
   void continue_copies();
   bool may_copy() const;
   bool has_room(int follower) const;
@@ -66,7 +75,9 @@ class TrainingServer {
   std::string last_words() const;
 
   const ServerOptions options_;
+  const std::shared_ptr<const UpdateOrder> replay_;
   const int training_;
+  const std::string job_;
   const Also also_;
   int number_ = -1;
   const std::shared_ptr<SharedHeap> heap_;
@@ -77,6 +88,13 @@ class TrainingServer {
   ViewLink link_;
   SnapshotWriter writer_{[this] { streams_.wake(); }};
   std::map<int, TimePoint> next_tries_;  // to connect to a follower
+  struct Part {
+    int64_t next = 0;  // record
+    std::unique_ptr<OrderPart> file;
+  };
+  std::map<int, Part> parts_;  // of the order of updates, by partition
+  bool knows_asked_ = false;   // it is noted beside them
+  TimePoint next_flush_{};
 
   std::mutex mutex_;  // guards streams_, link_ and what follows
   bool finished_ = false;

@@ -6,6 +6,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/threads.h"
+#include "tutti/ps/spec/update_order.h"
 #include "tutti/ps/view/view_link.h"
 
 namespace tutti::ps {
@@ -25,6 +26,20 @@ bool is_text(const std::string& bytes) {
   } catch (const JsonError&) {
     return false;
   }
+}
+
+// Who it is, where it listens, what it does with the order of updates.
+std::vector<std::string> lines_of_join(const std::string& text) {
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  while (lines.size() < 2 && begin <= text.size()) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  lines.push_back(begin <= text.size() ? text.substr(begin) : "");
+  lines.resize(3);
+  return lines;
 }
 
 Peer peer_of(const Message& join) {
@@ -47,7 +62,7 @@ bool all_workers_gone(const View& view) {
 
 ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
                          const Credentials& credentials)
-    : options_(options), listener_(at, credentials) {
+    : options_(options), listener_(at, credentials), order_(options.order) {
   trainings_.push_back(
       {.state = {options.num_servers, options.num_workers, options.backups, options.reserved}});
   if (!options.snapshots.folder.empty())
@@ -192,15 +207,14 @@ void ViewService::take_of_server(Training& training, int number, const Message& 
 
 void ViewService::on_join(Peer from, Member& member, const Message& message) {
   if (member.training) throw Mismatch("it joined twice");
-  const size_t name = message.text.find('\n');
-  const std::string where = name == std::string::npos ? "" : message.text.substr(name + 1);
-  const std::string process = message.text.substr(0, name);
+  const std::vector<std::string> lines = lines_of_join(message.text);
   if (message.text.size() > kMostOfAJoin || !is_text(message.text))
     throw Mismatch("it does not say in text who it is");
   member.who = peer_of(message);
   try {
+    require_same_order(member.who, lines[2]);
     Training& training = training_for(message.index, member.who);
-    join(training, member, process, where);
+    join(training, member, lines[0], lines[1]);
   } catch (const UsageError& error) {
     member.refused = true;
     streams_->send(from, {.kind = Kind::refused, .text = error.what()});
@@ -216,6 +230,22 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
     streams_->send(from, *snapshots_->told());
   if (member.who.kind == Peer::Kind::server) tell_server_that_came(from, member);
   publish(training);
+}
+
+// One of them that does not follow the order has the bits of nobody's, and nothing says so. Workers
+// have nothing to do with one that is recorded.
+void ViewService::require_same_order(Peer who, const std::string& order) {
+  const bool server = who.kind == Peer::Kind::server;
+  if (!order_ && !server) return;
+  if (!order_) order_ = order;
+  const std::string expected = !server && *order_ == kRecordsOrder ? "" : *order_;
+  if (order == expected) return;
+  const auto words = [](const std::string& text) { return text.empty() ? "neither flag" : text; };
+  throw UsageError(
+      fmt::format("{} has {}, and its job has {}\n  start it with the job's --record-order or "
+                  "--replay-order; of the latter the file is the same for all",
+                  server ? "this server" : fmt::format("worker {}", who.number), words(order),
+                  words(expected)));
 }
 
 void ViewService::join(Training& training, Member& member, const std::string& process,
@@ -261,6 +291,11 @@ ViewService::Training& ViewService::begin_training(int64_t number, int worker) {
         "a second optimizer on these servers (load() behind compile() makes one), and --snapshots "
         "or --restore: snapshots are of jobs with one training; load() before compile(), or leave "
         "them out");
+  if (!options_.one_training.empty())
+    throw UsageError(fmt::format(
+        "a second optimizer on these servers (load() behind compile() makes one), and {}: an order "
+        "of updates is of one training; load() before compile(), or leave it out",
+        options_.one_training));
   const View& first = trainings_.front().state.view();
   Training& training =
       trainings_.emplace_back(Training{.number = static_cast<int>(trainings_.size()),

@@ -36,6 +36,10 @@ struct ViewServiceOptions {
   Millis silence{kDefaultTimeLimit};  ///< a process that says nothing for so long is lost
   SnapshotOptions snapshots{};        ///< of all servers, while they work and at the end; then
                                       ///< there is one training
+  std::string one_training{};         ///< a flag of the job's with which there is one; "": several
+  /// What all do with the order of updates: kRecordsOrder, words_of_replay(), "": nothing; unset:
+  /// as the first server. Who does something else is refused, and is told so.
+  std::optional<std::string> order{};
 };
 
 class ViewService {
@@ -87,6 +91,7 @@ class ViewService {
   void on_join(Peer from, Member& member, const Message& message);
   void join(Training& training, Member& member, const std::string& process,
             const std::string& where);
+  void require_same_order(Peer who, const std::string& order);
   Training& training_for(int64_t number, Peer who);
   Training& begin_training(int64_t number, int worker);
   void tell_of(const Training& training, Peer to, int server);
@@ -107,9 +112,10 @@ class ViewService {
   Listener listener_;
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable changed_;
-  std::deque<Training> trainings_;   // by number; the first is there from the beginning
-  std::map<Peer, Member> members_;   // by connection
-  std::map<int, std::string> lost_;  // workers that have not come again: how they went
+  std::deque<Training> trainings_;    // by number; the first is there from the beginning
+  std::map<Peer, Member> members_;    // by connection
+  std::map<int, std::string> lost_;   // workers that have not come again: how they went
+  std::optional<std::string> order_;  // ViewServiceOptions::order
   std::optional<SnapshotSeries> snapshots_;
   bool last_cut_ = false;  // has begun; servers take it, and workers all before it
   bool closing_ = false;   // the launcher waits for the end

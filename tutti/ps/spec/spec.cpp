@@ -69,7 +69,9 @@ Json to_json(const optim::Rule& rule) {
   auto options = rule.options();
   std::visit(
       [&](auto& o) {
-        visit_fields(o, [&](const char* name, auto& value) { fields[name] = value; });
+        visit_fields(o, [&]<class Field>(const char* name, const Field& value) {
+          if (value != Field{} || !optim::is_later_field(name)) fields[name] = value;
+        });
       },
       options);
   return fields;
@@ -79,7 +81,9 @@ optim::Rule rule_from(const Json& fields) {
   auto options = optim::rule_by_name(fields.at("name").get<std::string>()).options();
   std::visit(
       [&](auto& o) {
-        visit_fields(o, [&](const char* name, auto& value) { fields.at(name).get_to(value); });
+        visit_fields(o, [&](const char* name, auto& value) {
+          if (fields.contains(name) || !optim::is_later_field(name)) fields.at(name).get_to(value);
+        });
       },
       options);
   return optim::Rule(options);

@@ -236,9 +236,11 @@ const std::byte* SparseTable::Impl::update(uint32_t slot, const std::byte* gradi
   RowFacts& facts = layout.facts(row);
   facts.scalars = rule.next(facts.scalars, learning_rate);
   facts.last_push = pushes;
-  void* const parts[] = {row, row + layout.part_bytes, row + 2 * layout.part_bytes};
-  rule.update(spec.dtype, row, gradient,
-              std::span(parts).subspan(1, static_cast<size_t>(layout.num_parts - 1)), spec.width,
+  std::array<void*, optim::kMostStates> states{};
+  const auto num_states = static_cast<size_t>(layout.num_parts - 1);
+  for (size_t k = 0; k < num_states; ++k)
+    states[k] = row + static_cast<int64_t>(k + 1) * layout.part_bytes;
+  rule.update(spec.dtype, row, gradient, std::span(states).first(num_states), spec.width,
               facts.scalars);
   return row;
 }

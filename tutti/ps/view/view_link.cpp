@@ -15,11 +15,12 @@ void ViewLink::on_connected() {
   joined_ = true;
   hear();
   const bool worker = options_.who.kind == Peer::Kind::worker;
-  streams_.send(Peer{}, {.kind = Kind::join,
-                         .worker = worker ? options_.who.number : -1,
-                         .index = options_.training,
-                         .sequence = options_.who.number,
-                         .text = options_.name + "\n" + options_.where.text()});
+  streams_.send(Peer{},
+                {.kind = Kind::join,
+                 .worker = worker ? options_.who.number : -1,
+                 .index = options_.training,
+                 .sequence = options_.who.number,
+                 .text = options_.name + "\n" + options_.where.text() + "\n" + options_.order});
 }
 
 void ViewLink::on_joined(const Message& message) {

@@ -22,6 +22,7 @@ class ViewLink {
     int training = 0;  ///< of the job, from 0 on
     std::string name;  ///< "server 1 (host b, pid 77)"
     Whereabouts where;
+    std::string order;  ///< what it does with the order of updates (words_of_replay()); "": nothing
     Millis silence{kDefaultTimeLimit};
   };
   ViewLink(Streams& streams, Options options)

@@ -65,7 +65,8 @@ struct Message {
              ///< that, of the whole partition (Restored)
     push,    ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
              ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
-    pull,    ///< wants the parameters of `piece` to begin `step` with
+    pull,    ///< wants the parameters of `piece` to begin `step` with; `sequence`: how often it
+             ///< has asked so beside its pushes, 0 where a push has asked
     sparse_push,  ///< gradients of rows of table `piece`: `payload` is keys, each once, then a row
                   ///< for each; else as push, and numbered with those
     sparse_pull,  ///< wants the rows of the keys in `payload`, of table `piece`, to begin `step`
@@ -76,7 +77,7 @@ struct Message {
     // A primary to a worker.
     welcome,     ///< answer to hello: `sequence`: of its pushes this many are in the log; `version`
                  ///< 1: values were assigned, so that none have to be; `step`: number of its last
-                 ///< request for a batch
+                 ///< request for a batch; `index`: in a replay, how often the worker has left
     refused,     ///< `text` says why; the worker is to give up
     settled,     ///< its push `sequence` is through: `flags`; `version` of the piece after it
     parameters,  ///< `payload`: those of `piece`, of `version`
@@ -136,6 +137,8 @@ struct Message {
     not_written = 16,  ///< written
     failed = 32,       ///< outcome: the step threw
     exactly = 64,      ///< pull: of version `step`, the newest or the one before, and no other
+    in_order = 128,    ///< leave: its worker has finished, and was not lost
+    replayed = 256,    ///< refused: in the order that is replayed the worker is lost here
   };
   /// As `piece` of an assign: what a partition has beside its pieces.
   static constexpr int32_t kRest = -1;

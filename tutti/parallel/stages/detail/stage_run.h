@@ -56,6 +56,7 @@ class StageRun {
   struct Kept {
     std::vector<at::Tensor> inputs;
     int64_t calls = 0;                  // before this span
+    at::Tensor drawn_from;              // with recompute: the generator, where F drew from it
     std::vector<at::Tensor> outputs;    // empty with recompute; of the last one the loss
     std::vector<at::Tensor> gradients;  // by parameter, from B
     std::optional<nn::WeightGradients> later;

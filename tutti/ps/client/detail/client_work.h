@@ -62,6 +62,7 @@ class Client::Work {
   std::map<int64_t, ArrivingRows> arriving_;  // by sparse_pull
   std::map<int, SharedBatch> batches_;        // by table: the last
   int speaking_ = -1;                         // server whose message is read
+  bool compared_ = false;                     // what is asked for, with the order that is followed
   std::string failure_;
   bool peer_lost_ = false;             // that is the failure
   std::map<int, std::string> counts_;  // by partition, as servers said
