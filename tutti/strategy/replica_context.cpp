@@ -1,8 +1,10 @@
 #include "tutti/strategy/replica_context.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/on_group.h"
 #include "tutti/strategy/strategy_state.h"
 
 namespace tutti {
@@ -91,5 +93,31 @@ void ReplicaContext::computes(int64_t rows, int64_t batch) const {
 }
 
 void ReplicaContext::has_computed() const { state_->watch.end(); }
+
+ReplicaContext StrategyState::replica_of(Group group) {
+  auto state = std::make_shared<ReplicaContext::State>();
+  state->rank = group.rank();
+  state->size = group.size();
+  state->time_limit = group.time_limit();
+  state->group = std::move(group);
+  state->generator = at::detail::getDefaultCPUGenerator();
+  ReplicaContext replica;
+  replica.state_ = std::move(state);
+  return replica;
+}
+
+static Group own_group_of(Group group) {
+  if (replica_of_this_thread != nullptr)
+    throw UsageError(
+        "OnGroup: this thread is a replica already, in Strategy::run or of another OnGroup; its "
+        "collectives take that one");
+  return *group.split(0, group.rank());
+}
+
+OnGroup::OnGroup(Group group)
+    : replica_(StrategyState::replica_of(own_group_of(std::move(group)))),
+      current_(std::make_unique<detail::CurrentReplica>(&replica_)) {}
+
+OnGroup::~OnGroup() = default;
 
 }  // namespace tutti

@@ -26,6 +26,7 @@
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/compiled/compiled_updater.h"
+#include "tutti/sync/detail/vector_math.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
@@ -37,6 +38,11 @@ void resolve_reduction(StrategyOptions& options) {
   if (options.make_reduction) {
     const auto own = options.make_reduction();
     if (!own) throw UsageError("make_reduction returned null");
+    if (own->name() == "adasum")
+      throw UsageError(
+          "make_reduction: adasum combines whole buckets, and a Strategy cuts them by size and by "
+          "the order in which gradients come: the update would depend on it; take "
+          "DistributedOptimizer with .adasum, where each parameter has its own");
     if (options.reduction != "fused" && options.reduction != own->name())
       throw UsageError(
           fmt::format("reduction \"{}\" and a make_reduction that makes \"{}\": give one",
@@ -211,6 +217,10 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
 
 ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
   ReplicatedOptions chosen{.compression = options.compression, .reduction = options.make_reduction};
+  if (const int64_t bytes = options.communication.bytes_per_pack; bytes != 0) {
+    chosen.bucket_bytes = bytes;
+    chosen.first_bucket_bytes = std::min(bytes, chosen.first_bucket_bytes);
+  }
   if (!chosen.reduction && options.reduction != "fused" && options.reduction != "all_reduce")
     chosen.reduction = cross_device_by_name(options.reduction);
   return chosen;
@@ -226,6 +236,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   choose(state_->options, {}, {}, detail::machine_here(options));
   check_launched(options);
   detail::keep_freed_memory();
+  detail::settle_vector_math();
   World world = detail::make_world(state_->options);
   state_->trace = trace_by_environment([] {
     const auto own = job_of_this_process();

@@ -73,6 +73,9 @@ class ForkedQueues {
 
 /// One world at a time; Strategy::resize enters the next.
 struct StrategyState {
+  /// A replica of no Strategy: of a rank of `group`, on the CPU.
+  static ReplicaContext replica_of(Group group);
+
   StrategyOptions options;
   World world;
   Membership membership{world};

@@ -4,8 +4,9 @@
 /// in its gradients, and returns when parameters new enough are where its forward reads them. What
 /// some updaters can and others cannot is in parts().
 ///
-/// Three exist: *shared*, the fused step over one parameter storage a host; *replicated*,
-/// all-reduce and then a step on every replica (any torch::optim::Optimizer); *served*, parameter
+/// Four exist: *shared*, the fused step over one parameter storage a host; *replicated*,
+/// all-reduce and then a step on every replica (any torch::optim::Optimizer); *local*, steps of
+/// every replica's own, and now and then the mean of what they have learnt; *served*, parameter
 /// servers. docs/design/fused_step.md, docs/design/parameter_server.md.
 #pragma once
 
@@ -22,6 +23,8 @@
 #include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/optim/recipe.h"
 #include "tutti/ps/spec/sparse_spec.h"
+#include "tutti/sync/averaged_parameters.h"
+#include "tutti/sync/local_options.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/slots.h"
@@ -136,6 +139,8 @@ class Updater {
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 
   const UpdaterParts& parts() const noexcept { return parts_; }
+  /// Null where all replicas have the same parameters.
+  virtual AveragedParameters* averaged() noexcept { return nullptr; }
 
  protected:
   UpdaterParts parts_;  ///< an updater says which it has, between steps
@@ -187,6 +192,16 @@ std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimi
 std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Recipe& recipe,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
+
+/// Each replica updates parameters of its own by its own gradients, as often as `local` says, then
+/// all take the mean of their changes (averaged()). Nothing but votes is exchanged between.
+/// Parameters on the CPU.
+std::shared_ptr<Updater> make_local_updater(const World& world, TorchOptimizerFactory factory,
+                                            std::vector<NamedTensors> replicas,
+                                            const LocalUpdates& local);
+std::shared_ptr<Updater> make_local_updater(const World& world, const optim::Recipe& recipe,
+                                            std::vector<NamedTensors> replicas,
+                                            const LocalUpdates& local);
 
 /// Parameter servers, which hold and update the parameters. `world` is that of replicas in sync: of
 /// all workers when the staleness is 0, else of this worker alone; `shape` is that of all replicas.

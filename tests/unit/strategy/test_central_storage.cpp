@@ -40,7 +40,9 @@ Trained train(const StrategyOptions& options, const optim::Rule& rule) {
 
 std::vector<optim::Rule> some_rules() {
   return {optim::sgd({.learning_rate = 0.05, .momentum = 0.9}),
-          optim::adam({.learning_rate = 0.01}), optim::adagrad({.initial_accumulator = 0.3}),
+          optim::adam({.learning_rate = 0.01}),
+          optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true}),
+          optim::adagrad({.initial_accumulator = 0.3}),
           optim::ftrl({.learning_rate = 0.1, .initial_accumulator = 0.2})};
 }
 

@@ -47,13 +47,26 @@ std::vector<Ask> asks_of_a_strategy() {
   return {
       {"--engine hier", [](R& r) { r.strategy.engine = "hier"; }},
       {"--sum-order fixed", [](R& r) { r.strategy.sum_order = Order::fixed; }},
+      {"--local-steps 4", [](R& r) { r.strategy.local = LocalUpdates{.every = 4}; }},
+      {"--local-start 3"},
+      {"--outer-learning-rate 0.7"},
+      {"--outer-momentum 0.9"},
+      {"--outer-nesterov"},
+      {"--communication ring", [](R& r) { r.strategy.communication.implementation = "ring"; }},
+      {"--communication tcp", [](R& r) { r.strategy.communication.implementation = "tcp"; }},
+      {"--communication shm", [](R& r) { r.strategy.communication.implementation = "shm"; }},
+      {"--communication hier", [](R& r) { r.strategy.communication.implementation = "hier"; }},
+      {"--communication nccl", [](R& r) { r.strategy.communication.implementation = "nccl"; }},
+      {"bytes_per_pack 4096", [](R& r) { r.strategy.communication.bytes_per_pack = 4096; }},
+      {"communication.order any", [](R& r) { r.strategy.communication.order = Order::any; }},
+      {"communication.order fixed", [](R& r) { r.strategy.communication.order = Order::fixed; }},
       {"--deterministic", [](R& r) { r.strategy.deterministic = true; }},
       {"--plugin cpu", [](R& r) { r.strategy.plugin = "cpu"; }},
       {"--memory-limit 8", [](R& r) { r.strategy.memory_limit_mib = 8; }},
       {"--step-graph", [](R& r) { r.strategy.step_graph = true; }},
       {"--replicas 2", [](R& r) { r.strategy.replicas = 2; }},
       {"--reduction-shape 2", [](R& r) { r.strategy.reduction_shape = "2"; }},
-      {"--algorithm-table t"},
+      {"--algorithm-table t", [](R& r) { r.strategy.table.rows.clear(); }},
       {"--reduction all_reduce", [](R& r) { r.strategy.reduction = "all_reduce"; }},
       {"--reduction to_one_device", [](R& r) { r.strategy.reduction = "to_one_device"; }},
       {"a reduction of one's own",
@@ -94,6 +107,11 @@ std::vector<Ask> asks_of_a_strategy() {
 std::vector<Ask> asks_of_a_recipe() {
   return {
       {"a torch optimizer", [](R& r) { r.recipe.torch_optimizer = true; }},
+      {"muon",
+       [](R& r) {
+         r.recipe.torch_optimizer = true;
+         r.recipe.more_than_a_rule = "optimizer muon, which needs whole parameters";
+       }},
       {"a reduction with the optimizer", [](R& r) { r.recipe.own_reduction = true; }},
       {"clipping",
        [](R& r) {
@@ -133,6 +151,8 @@ std::vector<Ask> asks_of_a_training() {
       {"--restarts 1"},
       {"--no-backups"},
       {"--restore s"},
+      {"--record-order o"},
+      {"--replay-order o"},
       {"--snapshots s", [](R& r) { r.machine.snapshots = "s"; }},
       {"--snapshot-every 1"},
       {"--snapshots-kept 2"},
@@ -331,6 +351,34 @@ TEST(Choice, WhatIndependentReplicasDoNotShareIsRefused) {
                 HasSubstr("replicas of strategy independent "));
 }
 
+// What programs set and nothing would go by.
+TEST(Choice, OptionsOfCommunicationThatHaveNoPartAreRefused) {
+  const auto why = [](StrategyOptions options, const CommunicationOptions& communication,
+                      const Machine& machine = {}) {
+    options.communication = communication;
+    return message_of<UsageError>([&] { choose(options, {}, {}, machine); });
+  };
+  for (const char* kind : {"parameter_server", "central_storage", "tpu"})
+    EXPECT_THAT(why({.kind = kind}, {.bytes_per_pack = 4096}), StartsWith("bytes_per_pack 4096: "))
+        << kind;
+  EXPECT_THAT(why({.kind = "mirrored", .local = LocalUpdates{}}, {.bytes_per_pack = 4096}),
+              HasSubstr("exchange no gradients then"));
+  EXPECT_THAT(why({.kind = "mirrored", .shard = "state"}, {.bytes_per_pack = 4096}),
+              HasSubstr("packs of shard_bucket_bytes"));
+  for (const char* kind : {"mirrored", "one_device", "parameter_server"})
+    EXPECT_THAT(why({.kind = kind}, {.order = Order::any}),
+                HasSubstr("communication.order any under " + std::string(kind)));
+  EXPECT_THAT(why({.kind = "multi_worker", .device = "cuda"},
+                  {.implementation = "hier", .order = Order::fixed}, {.gpus = true}),
+              StartsWith("--communication hier: NCCL adds inside each host"));
+  for (const CommunicationOptions& communication :
+       {CommunicationOptions{.bytes_per_pack = 4096}, CommunicationOptions{.order = Order::any}}) {
+    StrategyOptions options{.kind = "multi_worker"};
+    options.communication = communication;
+    EXPECT_NO_THROW(choose(options));
+  }
+}
+
 TEST(Choice, WhatWasTypedCountsWithTheValueThatItHasAnyway) {
   const struct {
     const char* typed;
@@ -338,6 +386,8 @@ TEST(Choice, WhatWasTypedCountsWithTheValueThatItHasAnyway) {
     const char* answer;
   } cases[] = {
       {"--engine nccl", "mirrored", "--engine nccl under mirrored: it adds up the gradients"},
+      {"--communication auto", "one_device",
+       "--communication auto under one_device: it is of grad"},
       {"--sum-order any", "multi_worker", "--sum-order any under multi_worker: it is of NCCL"},
       {"--compression-start 0", "mirrored",
        "--compression-start 0 under mirrored: it is the first"},

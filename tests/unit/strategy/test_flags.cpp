@@ -73,6 +73,59 @@ TEST(StrategyFlags, SayInWhichOrderNcclAdds) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("--sum-order fixed now"));
 }
 
+TEST(StrategyFlags, SayByWhatReplicasCommunicate) {
+  const auto of = [](std::vector<std::string> words) {
+    return take(std::move(words)).options.communication;
+  };
+  EXPECT_EQ(of({}).implementation, "auto");
+  EXPECT_FALSE(of({}).order);
+  EXPECT_EQ(of({"--communication", "ring"}).implementation, "ring");
+  EXPECT_EQ(of({"--communication=shm", "--sum-order", "any"}).order, Order::any);
+  EXPECT_THAT(
+      why_not({"--communication", "rign"}),
+      HasSubstr("--communication rign: unknown implementation of communication \"rign\"; "
+                "did you mean \"ring\"? Known: auto, ring, tree, shm, tcp, hier, mpi, nccl"));
+}
+
+TEST(StrategyFlags, SayHowOftenReplicasMeet) {
+  EXPECT_FALSE(take({}).options.local);
+  const auto local = take({"--outer-nesterov", "--local-steps", "50", "--outer-momentum", "0.9",
+                           "--outer-learning-rate=0.7", "--local-start", "10"})
+                         .options.local;
+  ASSERT_TRUE(local);
+  EXPECT_EQ(local->every, 50);
+  EXPECT_EQ(local->start_step, 10);
+  EXPECT_EQ(local->outer.learning_rate, 0.7);
+  EXPECT_EQ(local->outer.momentum, 0.9);
+  EXPECT_TRUE(local->outer.nesterov);
+  EXPECT_FALSE(take({"--outer-momentum", "0.9"}).options.local) << "which is refused later";
+}
+
+TEST(StrategyFlags, CommunicationIsResolvedWithTheRest) {
+  using namespace std::chrono_literals;
+  const Strategy strategy({.kind = "mirrored",
+                           .replicas = 2,
+                           .communication = {.bytes_per_pack = 4096, .timeout = 7s}});
+  EXPECT_EQ(strategy.options().time_limit, 7s);
+  EXPECT_EQ(strategy.world().time_limit, 7s);
+  EXPECT_EQ(strategy.world().piece_bytes, 4096);
+  const CommunicationFacts& facts = strategy.options().communication.chosen;
+  EXPECT_EQ(facts.engine, "shm");
+  EXPECT_EQ(sentence_of(facts),
+            "engine shm, since all 2 replicas are threads of one process; sums in the fixed order");
+  EXPECT_EQ(Strategy().options().communication.chosen.engine, "none");
+  const auto words = [](const StrategyOptions& options) {
+    return test::message_of<UsageError>([&] { const Strategy other(options); });
+  };
+  EXPECT_THAT(words({.kind = "mirrored", .communication = {.bytes_per_pack = 8}}),
+              HasSubstr("bytes_per_pack is 8; expected 64 to"));
+  EXPECT_THAT(
+      words({.kind = "multi_worker", .communication = {.bytes_per_pack = 64}, .piece_bytes = 64}),
+      HasSubstr("give one of them"));
+  EXPECT_THAT(words({.kind = "mirrored", .communication = {.timeout = Millis{-1}}}),
+              HasSubstr("timeout of communication is -1 ms"));
+}
+
 TEST(StrategyFlags, SayWhatAddsBetweenHosts) {
   EXPECT_EQ(take({}).options.engine, "nccl");
   EXPECT_EQ(take({"--engine", "hier"}).options.engine, "hier");

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -341,6 +342,61 @@ TEST(OwnRandomNumbers, AreThoseOfTheReplicasGenerator) {
         .values();
   };
   EXPECT_TRUE(test::bits_equal(numbers(true), numbers(false)));
+}
+
+// As if the default generator had been seeded with it, whoever else draws on this thread.
+TEST(OwnRandomNumbers, AreOfAKeyWhereOneIsSet) {
+  for (const auto& [name, draw] : draws()) {
+    torch::manual_seed(11);
+    const at::Tensor expected = draw();
+    const auto of_key = [&, &draw = draw] {
+      const detail::NumbersOfKey numbers(11, at::kCPU);
+      return draw();
+    };
+    const auto before = at::detail::getDefaultCPUGenerator().get_state();
+    EXPECT_TRUE(at::equal(of_key(), expected)) << name;
+    EXPECT_TRUE(at::equal(before, at::detail::getDefaultCPUGenerator().get_state())) << name;
+    Strategy strategy = strategy_of("mirrored", 2);
+    for (const bool with_key : {true, false}) {
+      const auto each = strategy.run([&, &draw = draw](ReplicaContext& replica) {
+        const auto own = replica.generator().get_state();
+        at::Tensor numbers = with_key ? of_key() : draw();
+        EXPECT_EQ(at::equal(own, replica.generator().get_state()), with_key) << name;
+        return numbers;
+      });
+      for (const at::Tensor& one : each.values())
+        EXPECT_EQ(at::equal(one, expected), with_key) << name;
+    }
+  }
+}
+
+// A device that has no generator here: what draws next has the numbers that it had.
+TEST(OwnRandomNumbers, OfAKeyThatCannotBeSetLeaveNothingBehind) {
+  const auto fails = [] {
+    EXPECT_ANY_THROW(detail::NumbersOfKey(11, at::Device(at::kXPU, 0)));
+    EXPECT_EQ(detail::generator_of_operators(), at::detail::getDefaultCPUGenerator());
+  };
+  torch::manual_seed(4);
+  const auto expected = torch::rand({3});
+  torch::manual_seed(4);
+  fails();
+  EXPECT_TRUE(at::equal(torch::rand({3}), expected));
+  const auto drawn = [&](bool with_failure) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    return strategy
+        .run([&](ReplicaContext&) {
+          if (with_failure) {
+            EXPECT_ANY_THROW(detail::NumbersOfKey(11, at::Device(at::kXPU, 0)));
+          }
+          return torch::rand({3});
+        })
+        .values();
+  };
+  EXPECT_TRUE(test::bits_equal(drawn(true), drawn(false)));
+  const detail::NumbersOfKey outer(5, at::kCPU);
+  const auto before = detail::generator_of_operators();
+  EXPECT_ANY_THROW(detail::NumbersOfKey(11, at::Device(at::kXPU, 0)));
+  EXPECT_EQ(detail::generator_of_operators(), before) << "of the key around it";
 }
 
 // A generator that is named is the one; outside of run() and of one replica it is the default one.

@@ -21,6 +21,7 @@ Recipes rules() {
   return {{"rmsprop", optim::rmsprop({.momentum = 0.5, .centered = true})},
           {"adadelta", optim::adadelta()},
           {"adamax", optim::adamax()},
+          {"adam amsgrad", optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true})},
           {"nadam", optim::nadam()},
           {"lion", optim::lion({.weight_decay = 0.1})},
           {"lars", optim::lars({.weight_decay = 0.01, .trust = 0.1})},

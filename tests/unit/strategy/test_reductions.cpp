@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/comm/group/more_reductions.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -144,6 +145,9 @@ TEST(ReductionChoice, WrongOnesAreRefused) {
   auto none = options_of("mirrored", 2);
   none.make_reduction = [] { return std::unique_ptr<CrossDeviceReduction>(); };
   EXPECT_THAT(message(none), HasSubstr("returned null"));
+  auto whole_buckets = options_of("mirrored", 2);
+  whole_buckets.make_reduction = adasum();
+  EXPECT_THAT(message(whole_buckets), HasSubstr("adasum combines whole buckets"));
   auto wrong = options_of("mirrored", 2);
   wrong.compression = {.kind = Compression::Kind::power_sgd, .rank = 0};
   EXPECT_THAT(message(wrong), HasSubstr("rank = 0"));

@@ -118,6 +118,7 @@ std::vector<std::pair<std::string, optim::Recipe>> recipes() {
   const optim::Rule sgd = optim::sgd({.learning_rate = 0.1, .momentum = 0.9});
   const optim::Rule lamb = optim::lamb({.learning_rate = 0.01, .weight_decay = 0.1});
   return {{"adam", optim::adam({.learning_rate = 0.01})},
+          {"adam amsgrad", optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true})},
           {"adagrad", optim::adagrad({.initial_accumulator = 0.25})},
           {"value", {sgd, {.value = 0.02}}},
           {"norm", {sgd, {.norm = 0.5}}},

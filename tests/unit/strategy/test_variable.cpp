@@ -254,5 +254,46 @@ TEST(Variable, BatchStatisticsAreVariablesOfThisKind) {
   EXPECT_TRUE(at::equal(mean.read(), net.modules().merged_buffers()[0].second));
 }
 
+TEST(ReduceTo, GivesWhatReduceGivesWhereItIsWanted) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Strategy strategy({.kind = kind, .replicas = 3, .threads_per_replica = 1});
+    const auto value_of = [&](const at::IntArrayRef shape, at::ScalarType dtype, int salt) {
+      return strategy.run([&, salt](ReplicaContext& replica) {
+        return (torch::arange(c10::multiply_integers(shape), torch::kDouble) * 0.1 +
+                replica.rank() + salt)
+            .reshape(shape)
+            .to(dtype);
+      });
+    };
+    const auto a = value_of({2, 3}, at::kFloat, 1), b = value_of({}, at::kFloat, 2),
+               c = value_of({4}, at::kDouble, 3), d = value_of({0}, at::kFloat, 4);
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean}) {
+      const auto together = batch_reduce_to(strategy, op, {{a}, {b}, {c}, {d}});
+      size_t place = 0;
+      for (const auto* one : {&a, &b, &c, &d}) {
+        const at::Tensor alone = strategy.reduce(op, *one);
+        EXPECT_TRUE(torch::equal(together[place], alone)) << kind << " " << place;
+        EXPECT_EQ(together[place].scalar_type(), alone.scalar_type());
+        EXPECT_EQ(together[place++].sizes(), alone.sizes());
+        EXPECT_TRUE(torch::equal(reduce_to(strategy, op, *one, at::kCPU), alone));
+      }
+    }
+    EXPECT_TRUE(batch_reduce_to(strategy, ReduceOp::sum, {}).empty());
+    const auto unlike = strategy.run(
+        [](ReplicaContext& replica) { return torch::ones({replica.rank() == 2 ? 3 : 2}); });
+    EXPECT_THAT(
+        test::message_of<UsageError>(
+            [&] { batch_reduce_to(strategy, ReduceOp::sum, {{a}, {unlike}}); }),
+        testing::HasSubstr("value 2 of 2: replica 2 has Float [3], replica 0 has Float [2]"));
+  }
+  Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
+  Variable total(strategy, torch::zeros({2}), {.name = "total"});
+  const auto each = strategy.run([](ReplicaContext& replica) {
+    return torch::full({2}, 1.0F + static_cast<float>(replica.rank()));
+  });
+  EXPECT_TRUE(torch::equal(reduce_to(strategy, ReduceOp::sum, each, total), torch::full({2}, 3.0)));
+  EXPECT_TRUE(torch::equal(total.read(), torch::full({2}, 3.0)));
+}
+
 }  // namespace
 }  // namespace tutti

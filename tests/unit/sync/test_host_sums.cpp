@@ -189,7 +189,8 @@ TEST(HostSums, GoInTheOrderOfHost0AfterSomeSteps) {
   });
 }
 
-// Host 1 comes late, so that a piece takes long: when host 0 waits for those that have begun.
+// Host 1 comes late, so that a piece takes long: when host 0 waits for it, and yet later in the
+// step of which the order is made.
 struct LateStart {
   std::atomic<int> handed_in{0};  // steps of host 0
   std::atomic<int> waits_in{0};   // of these, the last one that it waited in
@@ -203,6 +204,7 @@ void begin_late(Host& here, LateStart& start, int step, int count) {
   here.sums.begin_step(true);
   for (const Deadline limit(kLimit); here.host == 1 && start.waits_in <= step && !limit.passed();)
     std::this_thread::sleep_for(Millis{1});
+  if (here.host == 1 && step == 2) std::this_thread::sleep_for(Millis{500});
   for (int i = count - 1; i >= 0; --i) here.put(step, i);
   // Until its mover, which nobody sees, has begun; later than that nothing would be under way.
   if (here.host == 0) std::this_thread::sleep_for(Millis{20});

@@ -32,9 +32,7 @@ TEST(SumMover, AddsWhatWasPutWhileItsOwnerIsElsewhere) {
       std::vector<float> c(3, 1.0F);
       EXPECT_THROW((void)group.all_reduce(span_of(std::span(c)), ReduceOp::sum), UsageError);
       EXPECT_THROW(group.barrier(), UsageError);
-      std::vector<Work> works;  // the engine is its owner's again
-      for (const SumMover::Sum& left : mover.take_back(kMoverLimit))
-        works.push_back(left.start(kMoverLimit));
+      std::vector<Work> works = mover.take_back(kMoverLimit);  // the engine is its owner's again
       works.push_back(group.all_reduce(span_of(std::span(c)), ReduceOp::sum));
       for (Work& work : works) work.wait();
       EXPECT_THAT(a, Each(3.0F));
@@ -52,10 +50,13 @@ TEST(SumMover, CountsTheLimitFromWhereItsOwnerWaits) {
     std::atomic<bool> over{false};
     std::atomic<int> looks{0};
     const auto words = test::errors_of(members, [&](Group group) {
-      std::vector<float> a(10, 1.0F);
+      std::vector<float> a(10, 1.0F), b(10, 1.0F);
       if (group.rank() == 1) {
         std::this_thread::sleep_for(Millis{400});  // longer than the limit of the group
-        if (comes) return group.all_reduce_now(span_of(std::span(a)), ReduceOp::sum);
+        if (comes) {
+          for (auto* one : {&a, &b}) group.all_reduce_now(span_of(std::span(*one)), ReduceOp::sum);
+          return;
+        }
         while (!over) std::this_thread::sleep_for(Millis{1});
         return;
       }
@@ -64,12 +65,9 @@ TEST(SumMover, CountsTheLimitFromWhereItsOwnerWaits) {
       group.set_time_limit(Millis{100});
       SumMover mover(group);
       mover.put(sum_of(group, a));
-      // What has not begun comes back, and is put again: until it is under way.
-      for (auto left = mover.take_back(comes ? kMoverLimit : Millis{200}); !left.empty();
-           left = mover.take_back(comes ? kMoverLimit : Millis{200})) {
-        mover.put(left.front());
-        std::this_thread::yield();
-      }
+      std::this_thread::sleep_for(Millis{150});  // longer than the limit, under way
+      mover.put(sum_of(group, b));
+      mover.drain(comes ? kMoverLimit : Millis{200});
       EXPECT_TRUE(comes);
       EXPECT_THAT(a, Each(2.0F));
     });
@@ -84,26 +82,47 @@ TEST(SumMover, CountsTheLimitFromWhereItsOwnerWaits) {
   }
 }
 
-// What is under way when its owner comes is done; the rest is its owner's.
-TEST(SumMover, GivesBackWhatHasNotBegun) {
-  std::atomic<bool> waits{false};
-  run_all_members(make_tcp_members(2), [&](Group group) {
-    std::vector<float> all(3, 1.0F);
-    const auto piece = [&](size_t i) { return std::span(all).subspan(i, 1); };
-    if (group.rank() == 1) {
-      while (!waits) std::this_thread::sleep_for(Millis{1});
-      for (const size_t i : {0, 1, 2}) group.all_reduce_now(span_of(piece(i)), ReduceOp::sum);
-      return;
-    }
-    group.engine().set_idle([&] { waits = true; });
-    SumMover mover(group);
-    for (const size_t i : {0, 1, 2}) mover.put(sum_of(group, piece(i)));
-    const auto left = mover.take_back(kMoverLimit);
-    waits = true;
-    EXPECT_THAT(left, SizeIs(testing::Ge(2)));
-    for (const SumMover::Sum& one : left) one.start(kMoverLimit).wait();
-    EXPECT_THAT(all, Each(2.0F));
-  });
+// What is under way when its owner comes is its owner's, as the rest is: nobody waits for it first.
+TEST(SumMover, GivesBackWhatIsNotDone) {
+  std::atomic<bool> has_it_back{false};
+  for (const int lanes : {1, 2})
+    run_all_members(make_tcp_members(2, {}, 1, test::Wire::unix_pair, lanes), [&](Group group) {
+      std::vector<float> all(3, 1.0F);
+      const auto piece = [&](size_t i) { return std::span(all).subspan(i, 1); };
+      if (group.rank() == 1) {
+        while (!has_it_back) std::this_thread::sleep_for(Millis{1});
+        for (const size_t i : {0, 1, 2}) group.all_reduce_now(span_of(piece(i)), ReduceOp::sum);
+        return;
+      }
+      SumMover mover(group);
+      for (const size_t i : {0, 1, 2}) mover.put(sum_of(group, piece(i)));
+      std::vector<Work> left = mover.take_back(kMoverLimit);
+      has_it_back = true;
+      EXPECT_THAT(left, SizeIs(3));
+      for (Work& work : left) work.wait(kMoverLimit);
+      EXPECT_THAT(all, Each(2.0F));
+      has_it_back = false;
+    });
+}
+
+// Whether its mover has begun or not.
+TEST(SumMover, WhatIsToFollowASumDoesBeforeItIsBack) {
+  for (const int lanes : {1, 2})
+    run_all_members(make_tcp_members(2, {}, 1, test::Wire::unix_pair, lanes), [&](Group group) {
+      SumMover mover(group);
+      for (int step = 0; step < 20; ++step) {
+        std::vector<float> a(10, 1.0F), b(10, 1.0F);
+        std::atomic<bool> followed{false};
+        mover.put(sum_of(group, a));
+        SumMover::Sum second = sum_of(group, b);
+        second.then = [&] { followed = true; };
+        mover.put(std::move(second));
+        if (step % 2 == 0) std::this_thread::yield();
+        EXPECT_THAT(mover.take_back(kMoverLimit), SizeIs(0));
+        EXPECT_TRUE(followed);
+        EXPECT_THAT(b, Each(2.0F));
+      }
+    });
 }
 
 TEST(SumMover, ThrowsWhatEndedTheGroupThenAndEverAfter) {
@@ -116,7 +135,7 @@ TEST(SumMover, ThrowsWhatEndedTheGroupThenAndEverAfter) {
       while (true) {
         mover.put(sum_of(group, a));
         std::this_thread::sleep_for(Millis{1});
-        mover.take_back(kMoverLimit);
+        for (Work& work : mover.take_back(kMoverLimit)) work.wait();
       }
     };
     EXPECT_THROW(until_it_has_begun(), PeerLost);

@@ -69,6 +69,7 @@ UpdaterKind updater_on_cpu(const Asked& asked) {
   const StrategyOptions& options = asked.strategy;
   if (options.uses_servers()) return UpdaterKind::served;
   if (options.is_compiled()) return UpdaterKind::compiled;
+  if (options.local) return UpdaterKind::local;
   if (asked.recipe.torch_optimizer || asked.recipe.own_reduction || options.reduction != "fused")
     return UpdaterKind::replicated;
   const bool in_turn = options.kind == "one_device";  // one memory, of which nobody owns a slice

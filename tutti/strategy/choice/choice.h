@@ -107,6 +107,7 @@ enum class UpdaterKind : uint8_t {
   shared,      ///< the fused step: one memory, of which each replica updates a slice
   replicated,  ///< a copy of parameters and state a replica
   sharded,     ///< slices of the state, the gradients, or the parameters too
+  local,       ///< the same, of which each replica makes some updates alone
   served,      ///< on parameter servers
   on_devices,  ///< the fused step where replicas compute
   compiled,    ///< programs of a plugin

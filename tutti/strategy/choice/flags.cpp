@@ -46,6 +46,12 @@ std::string engine_of(std::string_view flag, std::string_view text) {
   return std::string(text);
 }
 
+std::string implementation_of(std::string_view text) {
+  const CommunicationOptions options{.implementation = std::string(text)};
+  check_communication(options);
+  return options.implementation;
+}
+
 Order order_of(std::string_view flag, std::string_view text) {
   if (text == "shape")
     log(LogLevel::warning, "{0} shape is {0} fixed now; shape goes with the next release", flag);
@@ -55,8 +61,21 @@ Order order_of(std::string_view flag, std::string_view text) {
 }
 
 // Those without a value.
-constexpr std::string_view kSwitches[] = {"--scale-by-staleness", "--deterministic",
-                                          "--step-graph"};
+constexpr std::string_view kSwitches[] = {"--scale-by-staleness", "--deterministic", "--step-graph",
+                                          "--outer-nesterov"};
+
+// The others do nothing without --local-steps, which require_together() says.
+void apply_local(StrategyOptions& options, std::string_view flag, std::string_view value) {
+  if (!flag.starts_with("--local-") && !flag.starts_with("--outer-")) return;
+  LocalUpdates local = options.local.value_or(LocalUpdates{});
+  if (flag == "--local-steps") local.every = number_of<int64_t>(flag, value, 1);
+  if (flag == "--local-start") local.start_step = number_of<int64_t>(flag, value, 0);
+  if (flag == "--outer-learning-rate")
+    local.outer.learning_rate = number_of<double>(flag, value, 0.0);
+  if (flag == "--outer-momentum") local.outer.momentum = number_of<double>(flag, value, 0.0);
+  if (flag == "--outer-nesterov") local.outer.nesterov = true;
+  options.local = local;
+}
 
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
@@ -88,26 +107,32 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.served.placement.partitioner = ps::Partitioner::parse(value, flag);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
   if (flag == "--reduction") options.reduction = value;
-  if (flag == "--sum-order") options.sum_order = order_of(flag, value);
+  if (flag == "--sum-order") {
+    options.sum_order = order_of(flag, value);
+    options.communication.order = options.sum_order;
+  }
+  if (flag == "--communication") options.communication.implementation = implementation_of(value);
   if (flag == "--engine") options.engine = engine_of(flag, value);
   if (flag == "--compression") {
     const int64_t start_step = options.compression.start_step;
     options.compression = compression_from(value);
     options.compression.start_step = start_step;
   }
+  apply_local(options, flag, value);
   if (flag == "--algorithm-table") options.table = load_table(value);
   if (flag == "--compression-start")
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
 constexpr std::string_view kFlags[] = {
-    "--strategy",  "--replicas",      "--reduction-shape",   "--threads",
-    "--device",    "--plugin",        "--memory-limit",      "--time-limit",
-    "--seed",      "--shares",        "--reduction",         "--sum-order",
-    "--engine",    "--compression",   "--compression-start", "--algorithm-table",
-    "--staleness", "--drop-slowest",  "--on-lost-worker",    "--delay-compensation",
-    "--placement", "--partition",     "--host-sums",         "--mesh",
-    "--shard",     "--tensor-blocks", "--piece-mib"};
+    "--strategy",    "--replicas",      "--reduction-shape",     "--threads",
+    "--device",      "--plugin",        "--memory-limit",        "--time-limit",
+    "--seed",        "--shares",        "--reduction",           "--sum-order",
+    "--engine",      "--compression",   "--compression-start",   "--algorithm-table",
+    "--staleness",   "--drop-slowest",  "--on-lost-worker",      "--delay-compensation",
+    "--placement",   "--partition",     "--host-sums",           "--mesh",
+    "--shard",       "--tensor-blocks", "--piece-mib",           "--communication",
+    "--local-steps", "--local-start",   "--outer-learning-rate", "--outer-momentum"};
 
 // Words that are near a flag of ours, and others.
 constexpr std::string_view kOtherWords[] = {"--shared"};
@@ -131,6 +156,11 @@ void require_not_near(std::string_view name, std::string_view flag) {
 
 // Programs have checkpoints and restarts of their own, too.
 constexpr std::string_view kOrdinaryWords[] = {"--restore", "--restarts"};
+
+bool is_typed(std::string_view flag, const StrategyOptions& options) {
+  return std::ranges::any_of(
+      options.typed, [&](std::string_view word) { return word.substr(0, word.find(' ')) == flag; });
+}
 
 void refuse_flag_of_servers(std::string_view name) {
   throw UsageError(fmt::format(
@@ -177,6 +207,7 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
     apply(options, name, value);
     options.typed.push_back(fmt::format("{} {}", name, value));
   }
+  if (!is_typed("--local-steps", options)) options.local.reset();
   if (!ordinary.empty() && options.uses_servers()) refuse_flag_of_servers(ordinary);
   argc = kept;
   argv[argc] = nullptr;

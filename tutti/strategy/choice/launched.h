@@ -11,9 +11,9 @@ namespace tutti {
 
 /// Flags of the command that starts servers, `tutti run --servers` or `tutti train`. In a program
 /// that another command has started they would do nothing.
-inline constexpr std::array<std::string_view, 7> kFlagsOfServers{
-    "--servers",        "--no-backups",     "--restarts", "--snapshots",
-    "--snapshot-every", "--snapshots-kept", "--restore"};
+inline constexpr std::array<std::string_view, 9> kFlagsOfServers{
+    "--servers",        "--no-backups", "--restarts",     "--snapshots",   "--snapshot-every",
+    "--snapshots-kept", "--restore",    "--record-order", "--replay-order"};
 
 /// UsageError where a launcher, whichever it is, has started what the strategy has no part for:
 /// several workers under one of one process, of which each would be the chief and do all of the

@@ -113,6 +113,13 @@ void check_options(const StrategyOptions& options, int num_workers) {
     throw UsageError(
         fmt::format("--piece-mib: pieces of {} bytes; expected {} to {} (0.0001 to 1024 MiB)",
                     options.piece_bytes, kLeastPiece, kMostPiece));
+  check_communication(options.communication);
+  if (options.local) check_local(*options.local);
+  if (options.piece_bytes != 0 && options.communication.bytes_per_pack != 0)
+    throw UsageError(
+        fmt::format("piece_bytes is {} and bytes_per_pack of communication {}: both are the size "
+                    "of what is sent at once; give one of them",
+                    options.piece_bytes, options.communication.bytes_per_pack));
   if (options.by_speed) check_by_speed(*options.by_speed);
   check_mesh(options);
   if (options.engine != "nccl" && options.engine != "hier")

@@ -12,8 +12,10 @@
 #include "tutti/base/deadline.h"
 #include "tutti/comm/compression/compression.h"
 #include "tutti/comm/group/cross_device.h"
+#include "tutti/comm/schedule/communication.h"
 #include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/data/share_schedule.h"
+#include "tutti/sync/local_options.h"
 #include "tutti/sync/served_options.h"
 
 namespace tutti {
@@ -70,8 +72,12 @@ struct StrategyOptions {
   /// them the engine of their group (tcp, mpi), for networks that NCCL does not know. With
   /// sum_order fixed it is always nccl.
   std::string engine = "nccl";
+  /// By what the replicas exchange gradients: of mirrored, multi_worker and central_storage.
+  CommunicationOptions communication{};
   CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
   Compression compression{};            ///< of what replicas exchange; never with the fused step
+  /// Replicas that meet every so many updates (docs/guide/less_communication.md); none: in each.
+  std::optional<LocalUpdates> local{};
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
   ServedOptions served{};                   ///< parameter_server: staleness, placement
   /// multi_worker, parameter_server: gradients go between hosts and to servers in pieces of so many

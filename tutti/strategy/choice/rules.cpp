@@ -51,10 +51,21 @@ constexpr std::string_view kOfFusedStep =
 constexpr std::string_view kInPieces =
     "it is of sums that the fused step sends between hosts in pieces, and of parameter servers; "
     "with {other} there are none";
+constexpr std::string_view kOneOfAll =
+    "with --local-steps every replica has all parameters and their state for itself";
+constexpr std::string_view kNoGradients =
+    "replicas exchange no gradients then, but what they have learnt, every so many updates";
+constexpr std::string_view kWholeOnes =
+    "replicas average whole models, and with {other} a rank has a part";
+constexpr std::string_view kOfLocal =
+    "it is of replicas that meet every so many updates (--local-steps H), and here they meet in "
+    "each";
 constexpr std::string_view kNeverStale = "gradients of synchronous steps ({other}) are never stale";
 constexpr std::string_view kOfOneDevice =
     "it is of parameters that one device updates by itself: with sgd, adam or adamw, no reduction, "
     "no embedding tables, not with {other}";
+
+constexpr std::string_view kElementwise = "take an elementwise rule (optim::adamw() and so on)";
 
 constexpr Rule kRules[] = {
     {kMovingShares, never, kGivenShares, "{other} were given beside", kOneOfThem},
@@ -88,6 +99,15 @@ constexpr Rule kRules[] = {
     {kShard, never, kTpu, kWholeSteps, "leave it out"},
     {kMesh, never, kTpu, "it has whole replicas", "take --replicas"},
     {kTensorBlocks, never, kTpu, "it has whole layers", "leave it out"},
+    {kWholeRule, never, kTpu, "steps that are compiled update elements", kElementwise},
+    {kWholeRule, never, kServers, "servers have parts of parameters",
+     "use mirrored or multi_worker, or an elementwise rule (optim::adamw() and so on)"},
+    {kWholeRule, never, kCentralStorage, "every replica makes the step on a copy of its own",
+     "use mirrored or multi_worker, or an elementwise rule (optim::adamw() and so on)"},
+    {kWholeRule, never, kShard, "with {other} nobody has a parameter to update", kElementwise},
+    {kWholeRule, never, kModelParts, "with {other} ranks have parts of the model", kElementwise},
+    {kWholeRule, never, kGpus, "matrices are multiplied on the CPU in this version",
+     "use --device cpu, or an elementwise rule (optim::adamw() and so on)"},
     {kTorchOptimizer, never, kTpu, "it is a function of LibTorch, and strategy tpu compiles steps",
      "take one of tutti's rules (optim::adam() and so on)"},
     {kOwnReduction, never, kTpu, "the plugin adds gradients, in an order of its own",
@@ -274,12 +294,70 @@ constexpr Rule kRules[] = {
      "above 0, --drop-slowest, --on-lost-worker continue or wait)",
      "leave it out"},
 
+    {kLocal, never, kTpu, kWholeSteps},
+    {kLocal, never, kServers, "servers update the parameters, and there is no replica's own",
+     "use --staleness, by which workers need not wait for each other"},
+    {kLocal, never, kCentralStorage, kOneOfAll, kUsePlaces},
+    {kLocal, never, kIndependent, kNoMeeting},
+    {kLocal, never, kGpus, "replicas on GPUs average nothing in this version", "use --device cpu"},
+    {kLocal, never, kCompression, kNoGradients, kOneOfThem},
+    {kLocal, never, kReduction, kNoGradients, kOneOfThem},
+    {kLocal, never, kOwnReduction, kNoGradients, kOneOfThem},
+    {kLocal, never, kShard, kOneOfAll, kOneOfThem},
+    {kLocal, never, kModelParts, kWholeOnes, kOneOfThem},
+    {kLocal, never, kShares, "replicas weigh alike in the mean of what they have learnt",
+     "leave --shares out"},
+    {kLocal, never, kEmbeddingTable, "the rows of {other} are in one place for all replicas"},
+    {kLocal, never, kMeasured, kNoGradients, kOneOfThem},
+    {kLocal, never, kLossScaling, "all replicas would leave out what overflows on one", kOneOfThem},
+    {kLocal, never, kResize, "each replica has weights and a state of its own", kNewStrategy},
+    {kLocal, never, kRestoresBest, "replicas have weights of their own, which differ",
+     "use --model-checkpoint"},
+    {kLocal, never, kPieceSize, kNoGradients, kOneOfThem},
+    {kBytesPerPack, never, kTpu, kWholeSteps, "leave it out"},
+    {kBytesPerPack, never, kServers, "what goes to servers has piece_bytes (--piece-mib)",
+     "use that"},
+    {kBytesPerPack, never, kCentralStorage, "its replicas add up in their memory", "leave it out"},
+    {kBytesPerPack, never, kIndependent, kNoMeeting},
+    {kBytesPerPack, never, kSlices, "gradients go to their owners in packs of shard_bucket_bytes",
+     "use that"},
+    {kBytesPerPack, never, kWorkersOnGpus, "NCCL has packs of its own", "leave it out"},
+    {kLocal, never, kBytesPerPack, kNoGradients, kOneOfThem},
+    {kLocalStart, needed, kLocal, kOfLocal},
+    {kOuterRate, needed, kLocal, kOfLocal},
+    {kOuterMomentum, needed, kLocal, kOfLocal},
+    {kOuterNesterov, needed, kLocal, kOfLocal},
+    {kCommunication, needed, kExchanges,
+     "it is of gradients that replicas exchange with each other, and those of {kind} do not"},
+    {kBetweenProcesses, needed, kMultiWorker,
+     "it is between processes, and the replicas of {kind} are threads of one, which share its "
+     "memory",
+     "take auto or shm, or --strategy multi_worker"},
+    {kInHostMemory, never, kGpus,
+     "it moves what lies in memory of hosts, and {other} add up where they compute",
+     "take auto, nccl or hier"},
+    {kByNccl, needed, kNccl,
+     "NCCL adds up gradients of several processes on GPUs, and here all replicas are in one, on "
+     "the CPU, or without NCCL",
+     "take auto, or --strategy multi_worker --device cuda"},
+    {kHierarchical, never, kFixedOnGpus,
+     "NCCL adds inside each host, in an order of its own, and sums in fixed order are made in "
+     "pieces by NCCL between all",
+     "take auto or nccl"},
+    {kByAlgorithm, never, kTable, "both say by which algorithm sums are made", kOneOfThem},
+    {kByAlgorithm, never, kRounded,
+     "what it sends on is sums of some replicas, which do not fit into 16 bits",
+     "take tcp or auto"},
+    {kEngine, never, kCommunication, "both say by what gradients are added up", kOneOfThem},
     {kEngine, needed, kNccl,
      "it adds up the gradients of several processes on GPUs, and here all replicas are in one, or "
      "on the CPU"},
-    {kSumOrder, needed, kNccl,
-     "it is of NCCL, which adds up the gradients of several processes on GPUs; here the order is "
-     "always that of the reduction shape"},
+    {kSumOrder, needed, kNcclOrNamed,
+     "it is of NCCL, which adds up the gradients of several processes on GPUs, and of engines "
+     "between processes that are named (--communication); here the order is always that of the "
+     "reduction shape"},
+    {kAnyOrder, needed, kMultiWorker,
+     "it is of engines between processes; here the order is always that of the reduction shape"},
     {kDeterministic, needed, kMaybeGpus,
      "CPUs give the same bits in every run anyway, and --device cpu uses no GPU"},
     {kMemoryLimit, needed, kMaybeGpus, kOfGpus},
@@ -316,6 +394,8 @@ constexpr Rule kRules[] = {
     {kNoBackups, needed, kServers, kOfServers},
     {kSnapshots, needed, kServers, kOfServers},
     {kRestore, needed, kServers, kOfServers},
+    {kRecordOrder, needed, kServers, kOfServers},
+    {kReplayOrder, needed, kServers, kOfServers},
     {kSnapshotEvery, needed, kWritesSnapshots, kOfSnapshots},
     {kSnapshotsKept, needed, kWritesSnapshots, kOfSnapshots},
 

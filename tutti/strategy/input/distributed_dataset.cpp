@@ -150,14 +150,21 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
                        {static_cast<uint64_t>(strategy_.world().process())});
 }
 
-DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
+DistributedDataset::Batches DistributedDataset::epoch(int64_t number, int64_t first) const {
   const data::EpochOptions options{.epoch = number, .seed = seed_};
   const auto epoch = std::make_shared<const data::Epoch>(dataset_.epoch(options));
   const auto topology = std::make_shared<const mesh::Topology>(strategy_.world());
   const InputPipelines pipelines = generation_ >= 0 ? meet(*epoch) : nullptr;
   const int64_t count = pipelines ? steps_of(*pipelines, topology->local) : epoch->num_batches();
   const bool leased = !pipelines && strategy_.next_batch();
-  detail::begin_epoch(*loader_, *epoch, topology, pipelines, 0, leased ? 0 : count);
+  if (first < 0 || first > count || (leased && first > 0))
+    throw UsageError(
+        leased
+            ? fmt::format("epoch {}: begun with batch {}: where workers are not in step each "
+                          "takes those that no other has; give none",
+                          number, first)
+            : fmt::format("epoch {}: begun with batch {}, must be 0 to {}", number, first, count));
+  detail::begin_epoch(*loader_, *epoch, topology, pipelines, first, leased ? 0 : count);
   const auto cut = std::make_shared<std::shared_ptr<const mesh::Topology>>(topology);
   Batches::Next next = [=, *this](int64_t done) {
     cut_anew(*cut, *epoch, done + 1, count);
@@ -170,7 +177,7 @@ DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
       if (loader_->has(*epoch, leased_step)) loader_->expect(leased_step);
       return leased_step;
     };
-  return {epoch, cut, std::move(next), count, pipelines, loader_};
+  return {epoch, cut, std::move(next), first, count, pipelines, loader_};
 }
 
 // Where shares move: before step `next` of `count` of an epoch, which is cut as `topology` says.

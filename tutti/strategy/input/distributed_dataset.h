@@ -118,9 +118,11 @@ class DistributedDataset {
 
   /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for
   /// `for`. Of datasets of the workers' own: collective over workers, and UsageError once the world
-  /// was resized.
+  /// was resized. `first`, 0 to their number: a loop that goes on in the middle of an epoch begins
+  /// with that one, and those before are not computed; UsageError for any other, and where workers
+  /// are not in step and `first` is not 0.
   class Batches;
-  Batches epoch(int64_t number) const;
+  Batches epoch(int64_t number, int64_t first = 0) const;
 
  private:
   Strategy strategy_;
@@ -142,15 +144,17 @@ class DistributedDataset {
 /// that began last is computed ahead.
 class DistributedDataset::Batches {
  public:
-  /// Gives the next batch after `done` (-1: the first), or size() when there is none.
+  /// Gives the next batch after `done` (-1: none), or size() when there is none.
   using Next = std::function<int64_t(int64_t done)>;
   /// `topology`: that of the batch which `next` has given last.
   Batches(std::shared_ptr<const data::Epoch> epoch,
           std::shared_ptr<const std::shared_ptr<const mesh::Topology>> topology, Next next,
-          int64_t size, InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
+          int64_t first, int64_t size, InputPipelines pipelines,
+          std::shared_ptr<data::Loader> loader)
       : epoch_(std::move(epoch)),
         topology_(std::move(topology)),
         next_(std::move(next)),
+        first_(first),
         size_(size),
         pipelines_(std::move(pipelines)),
         loader_(std::move(loader)) {}
@@ -173,14 +177,15 @@ class DistributedDataset::Batches {
     const Batches* range_;
     int64_t step_;
   };
-  iterator begin() const { return {this, next_(-1)}; }
+  iterator begin() const { return {this, next_(first_ - 1)}; }
   iterator end() const { return {this, size()}; }
-  int64_t size() const { return size_; }  ///< number of global batches, of all workers
+  int64_t size() const { return size_; }  ///< number of global batches of the epoch, of all workers
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
   std::shared_ptr<const std::shared_ptr<const mesh::Topology>> topology_;
   Next next_;
+  int64_t first_;
   int64_t size_;
   InputPipelines pipelines_;
   std::shared_ptr<data::Loader> loader_;

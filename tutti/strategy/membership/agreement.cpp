@@ -1,7 +1,13 @@
 #include "tutti/strategy/membership/detail/agreement.h"
 
+#include <memory>
+#include <numeric>
+#include <vector>
+
 #include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/comm/engine/engine_meeting.h"
 
 namespace tutti::detail {
 namespace {
@@ -54,15 +60,39 @@ void add(AgreedLines& lines, const BySpeed& by) {
 
 }  // namespace
 
+static std::string communication_words(const StrategyOptions& options) {
+  // Each worker's own: timeout, and what it became. Of what is not asked for the engine decides,
+  // for all alike.
+  const auto& [implementation, bytes_per_pack, timeout, order, chosen] = options.communication;
+  AgreedLines lines;
+  lines.add("communication", implementation);
+  lines.add("communication, order", order ? name_of(*order) : "as it has");
+  lines.add("communication, bytes_per_pack", bytes_per_pack);
+  return lines.text();
+}
+
+static void add(AgreedLines& lines, const std::optional<LocalUpdates>& local) {
+  if (!local) return lines.add("local steps", "none: replicas meet in each update");
+  const auto& [every, outer, start_step] = *local;
+  const auto& [learning_rate, momentum, nesterov] = outer;
+  lines.add("local steps", every);
+  lines.add("local steps, start", start_step);
+  lines.add("local steps, outer learning rate", learning_rate);
+  lines.add("local steps, outer momentum", momentum);
+  lines.add("local steps, outer nesterov", nesterov);
+}
+
 std::string strategy_words(const StrategyOptions& options, int replicas) {
   // Each worker's own, of which no bit depends: time_limit, memory_limit_mib, pin and the flags
   // that were typed; who is alone has nobody to agree with. Compared elsewhere: the kind of device,
-  // where "auto" must be looked up (worlds.cpp); how GPUs add up (RankOnGpu::sums); the table, by
-  // the engine that goes by it; shape, where it is chosen, with one_device alone.
+  // where "auto" must be looked up (worlds.cpp); how GPUs add up (RankOnGpu::sums); communication,
+  // before there is any (communication_words); the table, by the engine that goes by it; shape,
+  // where it is chosen, with one_device alone.
   const auto& [kind, number, reduction_shape, threads, time_limit, device, plugin, memory_limit_mib,
-               deterministic, step_graph, pin, seed, reduction, sum_order, engine, make_reduction,
-               compression, table, served, piece_bytes, mesh, shard, shard_bucket_bytes,
-               tensor_blocks, shares, by_speed, shares_file, alone, typed] = options;
+               deterministic, step_graph, pin, seed, reduction, sum_order, engine, communication,
+               make_reduction, compression, local, table, served, piece_bytes, mesh, shard,
+               shard_bucket_bytes, tensor_blocks, shares, by_speed, shares_file, alone, typed] =
+      options;
   AgreedLines lines;
   lines.add("strategy", kind);
   lines.add("replicas", replicas);
@@ -74,6 +104,7 @@ std::string strategy_words(const StrategyOptions& options, int replicas) {
   lines.add("reduction", reduction);
   lines.add("reduction of one's own", make_reduction ? "yes" : "no");
   add(lines, compression);
+  add(lines, local);
   lines.add("mesh", mesh.empty() ? "none" : mesh);
   lines.add("shard", shard.empty() ? "nothing" : shard);
   lines.add("shard_bucket_bytes", shard_bucket_bytes);
@@ -98,6 +129,18 @@ void require_same_lines(std::string_view operation, const std::map<int, std::str
                       "  worker {1} has {2}\n  worker {3} has {4}\n"
                       "  every worker makes the same calls, with the same options and data",
                       operation, first, lines->first, worker, lines->other));
+}
+
+void require_same_communication(const StrategyOptions& options) {
+  const auto workers = std::make_shared<Group>(join(options.time_limit));
+  std::vector<int> all(static_cast<size_t>(workers->size()));
+  std::iota(all.begin(), all.end(), 0);
+  EngineMeeting meeting({workers, &workers->engine()}, all);
+  const auto texts =
+      meeting.exchange("communication", communication_words(options), Deadline(options.time_limit));
+  std::map<int, std::string> by_worker;
+  for (size_t r = 0; r < texts.size(); ++r) by_worker.emplace(static_cast<int>(r), texts[r]);
+  require_same_lines("strategy", by_worker);
 }
 
 }  // namespace tutti::detail

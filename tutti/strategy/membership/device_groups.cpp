@@ -183,6 +183,10 @@ void make_device_groups(World& world, const DeviceGroupsChoice& choice) {
         "engine hier adds up on GPUs, by NCCL inside each host: {}; leave --engine out, "
         "and gradients go by way of the CPU",
         world.no_device_groups));
+  if (choice.named == "nccl" && !world.no_device_groups.empty())
+    throw UsageError(
+        fmt::format("--communication nccl: {}; take auto, and gradients go by way of the CPU",
+                    world.no_device_groups));
   if (!world.no_device_groups.empty()) return;
   if (hier) owners_by_host(ranks, world.local, 0);
   std::vector<Group> groups(static_cast<size_t>(world.local));
@@ -192,6 +196,21 @@ void make_device_groups(World& world, const DeviceGroupsChoice& choice) {
                                              : nccl_group(world, local);
   });
   world.device_groups = std::move(groups);
+}
+
+void add_up_on_devices(World& world, StrategyOptions& options) {
+  const std::string implementation = options.communication.implementation;
+  const std::optional<Order> order = options.communication.order;
+  if (order) options.sum_order = *order;
+  if (implementation == "hier") options.engine = "hier";
+  make_device_groups(
+      world, {.engine = options.engine, .order = options.sum_order, .named = implementation});
+  if (world.device_groups.empty()) return;
+  options.communication.chosen = {
+      .asked = implementation,
+      .engine = std::string(world.device_groups[0].engine().name()),
+      .why = implementation == "auto" ? "the replicas compute on GPUs" : "it was asked for",
+      .order = options.sum_order};
 }
 
 }  // namespace tutti::detail

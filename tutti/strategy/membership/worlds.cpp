@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/log.h"
 #include "tutti/base/typed.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/spec/detail/environment.h"
@@ -59,6 +60,12 @@ World mirrored_world(StrategyOptions& options, size_t devices = 0) {
   for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
     world.groups.emplace_back(std::move(engine));
   world.shape = world.groups[0].reduction_shape();
+  options.communication.chosen = {
+      .asked = options.communication.implementation,
+      .engine = std::string(world.groups[0].engine().name()),
+      .why = world.size == 1
+                 ? "there is one replica, which sends nothing"
+                 : fmt::format("all {} replicas are threads of one process", world.size)};
   return world;
 }
 
@@ -67,10 +74,14 @@ int replicas_here(const ClusterSpec& job, int replicas) {
   return replicas / job.num_workers * job.num_local_workers.value_or(job.num_workers);
 }
 
-void take_place_on_host(World& world) {
+// Ranks of a host that have no memory in common share its cores all the same.
+void take_place_on_host(World& world, const ClusterSpec& job) {
   const HostView view = host_view(world.groups[0]);
   world.here = view.inside.size();
   world.first_rank_here = view.inside.rank();
+  if (world.here > 1 || !job.num_local_workers || !job.local_worker) return;
+  world.here = *job.num_local_workers * world.local;
+  world.first_rank_here = *job.local_worker * world.local;
 }
 
 void require_divides(int replicas, int workers) {
@@ -81,7 +92,23 @@ void require_divides(int replicas, int workers) {
                     replicas, workers));
 }
 
-World multi_worker_world(StrategyOptions& options) {
+// Connections are between processes: replicas of one would have them to each other.
+void require_one_each(const CommunicationPlan& plan, const StrategyOptions& options, int local) {
+  if (local == 1 || (plan.engine != "tcp" && plan.engine != "mpi")) return;
+  throw UsageError(
+      fmt::format("--communication {}: each worker has {} replicas, which share its memory; "
+                  "expected one a worker (--replicas {}), or auto, shm or hier",
+                  options.communication.implementation, local, options.replicas / local));
+}
+
+// On GPUs NCCL adds up, and the host's group carries what else there is to tell.
+CommunicationPlan plan_for(const StrategyOptions& options, bool on_gpus) {
+  CommunicationPlan plan = plan_of(options.communication, options.table);
+  if (on_gpus || plan.engine == "nccl") plan.engine = "auto";
+  return plan;
+}
+
+World multi_worker_world(StrategyOptions& options, bool on_gpus = false) {
   const auto job = job_of_this_process();
   if (!job)
     throw UsageError("strategy multi_worker outside a launcher; " +
@@ -94,12 +121,26 @@ World multi_worker_world(StrategyOptions& options) {
   world.local = world.size / workers;
   const int here = replicas_here(*job, world.size);
   const bool pinned = can_pin(options, here, threads_for(options, here));
-  world.groups = join_replicas(
-      world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
+  require_same_communication(options);
+  const CommunicationPlan plan = plan_for(options, on_gpus);
+  require_one_each(plan, options, world.local);
+  EngineChoice chosen;
+  world.groups = join_replicas(world.local, {.limit = options.time_limit,
+                                             .pinned = pinned,
+                                             .engine = plan.engine,
+                                             .order = plan.order,
+                                             .table = plan.table,
+                                             .chosen = &chosen});
+  const bool in_memory = chosen.engine == "shm" || chosen.engine == "solo";
+  options.communication.chosen = {.asked = options.communication.implementation,
+                                  .engine = std::string(world.groups[0].engine().name()),
+                                  .algorithm = chosen.engine == "tcp" ? plan.algorithm : "",
+                                  .why = chosen.reason,
+                                  .order = in_memory ? Order::fixed : plan.order};
   world.first_rank = world.groups[0].rank();
   world.chief = world.first_rank == 0;
   world.shape = world.groups[0].reduction_shape();
-  take_place_on_host(world);
+  take_place_on_host(world, *job);
   return world;
 }
 
@@ -241,11 +282,8 @@ void require_same_data(const Membership& members, std::string_view operation, st
 // Before anything is done by them. Workers that meet at servers alone tell these.
 // Who names devices may name others than the next worker; what "auto" finds has to be alike.
 static void require_same_options(const Membership& members, std::string words,
-                                 const StrategyOptions& options,
-                                 const std::vector<DeviceSpec>& devices) {
+                                 const StrategyOptions& options, bool on_gpus) {
   if (!members.in_step()) return;
-  const bool on_gpus = std::ranges::any_of(
-      devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
   if (members.anybody(options.device == "auto"))
     words = fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + words;
   members.require_same("strategy", words);
@@ -255,17 +293,27 @@ World make_world(StrategyOptions& options) {
   mesh::Mesh mesh = mesh_of(options);
   const auto devices = devices_from(options.device);
   const bool elsewhere = devices != std::vector<DeviceSpec>(1);
+  const bool on_gpus = std::ranges::any_of(
+      devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
+  const CommunicationOptions& communication = options.communication;
+  options.communication.chosen = {};
+  if (communication.timeout > Millis{0}) options.time_limit = communication.timeout;
   if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
   World world = options.kind == "one_device"     ? one_device_world(options, mesh)
-                : options.kind == "multi_worker" ? multi_worker_world(options)
+                : options.kind == "multi_worker" ? multi_worker_world(options, on_gpus)
                 : options.uses_servers()         ? parameter_server_world(options)
                 : options.is_compiled()          ? plugin_world(options)
                                         : mirrored_world(options, elsewhere ? devices.size() : 0);
+  if (options.uses_servers())
+    options.communication.chosen = {.why = "gradients go to parameter servers"};
+  if (options.is_compiled())
+    options.communication.chosen = {.why =
+                                        "a plugin compiles whole steps, with what they exchange"};
   world.time_limit = options.time_limit;
-  world.piece_bytes = options.piece_bytes;
+  world.piece_bytes = std::max(options.piece_bytes, communication.bytes_per_pack);
   world.asked = strategy_words(options, options.replicas);
   const Membership members(world);
-  require_same_options(members, world.asked, options, devices);
+  require_same_options(members, world.asked, options, on_gpus);
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;
@@ -279,9 +327,12 @@ World make_world(StrategyOptions& options) {
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
                     world.shares.size(), world.num_replicas()));
   if (options.kind == "multi_worker" && members.in_step() && members.anybody(world.on_devices()))
-    make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
+    add_up_on_devices(world, options);
   else
     require_together(options, {}, {}, {.nccl = false});
+  if (world.chief && world.size > 1)
+    log(LogLevel::info, "communication ({}): {}", communication.chosen.asked,
+        sentence_of(communication.chosen));
   return world;
 }
 

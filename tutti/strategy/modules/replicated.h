@@ -220,8 +220,7 @@ class Optimizer {
   /// some steps later. Between runs. Throws UsageError with embedding tables and with parameter
   /// servers.
   void scale_losses(const optim::LossScale& scale);
-  /// The scale of the next step; none when losses are not scaled. Between runs; waits for what
-  /// devices have yet to do.
+  /// That of the next step, between runs; none: not scaled. Waits for what devices have yet to do.
   std::optional<optim::LossScale> loss_scale() const;
 
   /// Where workers are not in step: gets the newest parameters for the next forward of this
@@ -235,7 +234,8 @@ class Optimizer {
   /// Bytes of gradients that a replica sent in the last step (Updater::wire_bytes_per_step).
   int64_t wire_bytes_per_step() const;
   Updater& updater() const noexcept;
-  SparseTables* tables() const noexcept;  ///< null: the model has no embedding tables
+  const ReplicatedModules& modules() const noexcept;  ///< that it trains
+  SparseTables* tables() const noexcept;              ///< null: the model has no embedding tables
 
  private:
   void hand_in(int local, PartInStep part);

@@ -296,6 +296,8 @@ int64_t Optimizer::wire_bytes_per_step() const { return state_->updater->wire_by
 int64_t Optimizer::version() const { return state_->updater->version(); }
 Updater& Optimizer::updater() const noexcept { return *state_->updater; }
 
+const ReplicatedModules& Optimizer::modules() const noexcept { return state_->modules; }
+
 SparseTables* Optimizer::tables() const noexcept { return state_->tables.get(); }
 
 }  // namespace tutti

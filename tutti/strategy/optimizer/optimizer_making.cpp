@@ -8,6 +8,7 @@
 #include "tutti/strategy/optimizer/detail/optimizer_state.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/compiled/compiled_updater.h"
+#include "tutti/sync/replicated/whole_rules.h"
 #include "tutti/sync/sharded/sharded_updater.h"
 
 namespace tutti {
@@ -17,15 +18,21 @@ ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options)
   const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
   if (!options.compression.on()) options.compression = chosen.compression;
   if (!options.reduction) options.reduction = chosen.reduction;
+  if (options.bucket_bytes == ReplicatedOptions().bucket_bytes) {
+    options.bucket_bytes = chosen.bucket_bytes;
+    options.first_bucket_bytes = std::min(options.first_bucket_bytes, chosen.first_bucket_bytes);
+  }
   return options;
 }
 
-// `recipe` null: a torch optimizer.
-Choice choice_of(const ReplicatedModules& modules, const optim::Recipe* recipe,
-                 bool own_reduction) {
+// `recipe` null: a torch optimizer, or a rule of whole parameters: what it is more than a rule.
+Choice choice_of(const ReplicatedModules& modules, const optim::Recipe* recipe, bool own_reduction,
+                 std::string more_than_a_rule = {}) {
   const Strategy strategy = modules.strategy();
   const World& world = strategy.world();
-  RecipeFacts facts{.torch_optimizer = recipe == nullptr, .own_reduction = own_reduction};
+  RecipeFacts facts{.torch_optimizer = recipe == nullptr,
+                    .own_reduction = own_reduction,
+                    .more_than_a_rule = std::move(more_than_a_rule)};
   if (recipe != nullptr) {
     facts.more_than_a_rule = recipe->more_than_a_rule();
     facts.clips_or_groups = recipe->clips_or_groups();
@@ -46,6 +53,8 @@ std::shared_ptr<Updater> updater_of(UpdaterKind kind, const Strategy& strategy, 
                                     const optim::Recipe& recipe, std::vector<NamedTensors> replicas,
                                     const ReplicatedOptions& replicated) {
   const StrategyOptions& options = strategy.options();
+  if (kind == UpdaterKind::local)
+    return make_local_updater(world, recipe, std::move(replicas), *options.local);
   if (kind == UpdaterKind::replicated)
     return make_replicated_updater(world, recipe, std::move(replicas),
                                    completed(strategy, replicated));
@@ -83,9 +92,12 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
 Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
-  const Choice choice = choice_of(modules, nullptr, false);
+  const Choice choice = choice_of(modules, nullptr, false, more_than_a_rule(factory));
   const ReplicatedOptions chosen = completed(modules.strategy(), options);
   const auto make = [&](const World& world, std::vector<NamedTensors> alike) {
+    if (choice.updater == UpdaterKind::local)
+      return make_local_updater(world, factory, std::move(alike),
+                                *modules.strategy().options().local);
     return make_replicated_updater(world, factory, std::move(alike), chosen);
   };
   state_->bound(state_->updated_on_cpu(

@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <map>
+
+#include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/sync/tensors.h"
@@ -256,5 +259,86 @@ void Variable::update(const std::function<void(at::Tensor& copy)>& fn) {
 }
 
 const VariableOptions& Variable::options() const noexcept { return state_->options; }
+
+// ---- reductions to where they are wanted ----
+
+at::Tensor reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values,
+                     at::Device device) {
+  return strategy.reduce(op, values).to(device);
+}
+
+at::Tensor reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values,
+                     Variable& destination) {
+  at::Tensor sum = strategy.reduce(op, values);
+  destination.assign(sum);
+  return sum;
+}
+
+namespace {
+
+// Those of one local replica, one behind the other.
+at::Tensor flat_of(const std::vector<ReduceTo>& pairs, const std::vector<size_t>& places,
+                   int local) {
+  std::vector<at::Tensor> flat;
+  for (const size_t place : places) {
+    const at::Tensor &own = pairs[place].values.local(local), &first = pairs[place].values.local(0);
+    if (!own.defined() || own.sizes() != first.sizes() || own.scalar_type() != first.scalar_type())
+      throw UsageError(
+          fmt::format("batch_reduce_to: value {} of {}: replica {} has {}, replica {} has {}; "
+                      "expected one dtype "
+                      "and shape",
+                      place + 1, pairs.size(), pairs[place].values.first_rank() + local,
+                      kind_words(own), pairs[place].values.first_rank(), kind_words(first)));
+    flat.push_back(own.detach().reshape({-1}).cpu());
+  }
+  return at::cat(flat);
+}
+
+// What all workers must give alike, a line a value.
+std::string words_of(const std::vector<ReduceTo>& pairs) {
+  AgreedLines lines;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    std::vector<std::string> kinds;
+    for (const at::Tensor& value : pairs[i].values.values()) {
+      std::string kind = kind_words(value);
+      if (kinds.empty() || kinds.back() != kind) kinds.push_back(std::move(kind));
+    }
+    lines.add(fmt::format("value {}", i + 1), fmt::format("{}", fmt::join(kinds, ", ")));
+  }
+  return lines.text();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> batch_reduce_to(Strategy& strategy, ReduceOp op,
+                                        const std::vector<ReduceTo>& pairs) {
+  const int local = strategy.world().local;
+  if (!strategy.membership().alone())
+    strategy.membership().require_same("batch_reduce_to", words_of(pairs));
+  std::map<at::ScalarType, std::vector<size_t>> alike;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const auto& values = pairs[i].values.values();
+    if (static_cast<int>(values.size()) != local || !values[0].defined())
+      throw UsageError(fmt::format(
+          "batch_reduce_to: value {} of {}: {} tensors, expected one of each of {} replicas here",
+          i + 1, pairs.size(), values.size(), local));
+    alike[values[0].scalar_type()].push_back(i);
+  }
+  std::vector<at::Tensor> sums(pairs.size());
+  for (const auto& [dtype, places] : alike) {
+    std::vector<at::Tensor> each;
+    for (int one = 0; one < local; ++one) each.push_back(flat_of(pairs, places, one));
+    const at::Tensor all =
+        strategy.reduce(op, PerReplica<at::Tensor>(std::move(each), strategy.world().first_rank));
+    int64_t begin = 0;
+    for (const size_t place : places) {
+      const at::Tensor& like = pairs[place].values.local(0);
+      sums[place] =
+          all.narrow(0, begin, like.numel()).reshape(like.sizes()).to(pairs[place].device);
+      begin += like.numel();
+    }
+  }
+  return sums;
+}
 
 }  // namespace tutti

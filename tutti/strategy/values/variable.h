@@ -84,4 +84,24 @@ class Variable {
   std::shared_ptr<State> state_;
 };
 
+// tf.distribute's extended.reduce_to and batch_reduce_to, outside of run() and in merge().
+
+/// Strategy::reduce(), on `device`. Collective over workers.
+at::Tensor reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values,
+                     at::Device device);
+/// The same into a variable, all of whose copies become the reduction; returns it, on the CPU.
+at::Tensor reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values,
+                     Variable& destination);
+
+/// Values, and where their reduction goes.
+struct ReduceTo {
+  PerReplica<at::Tensor> values;
+  at::Device device = at::kCPU;
+};
+/// All of them in one collective a dtype, with the bits of one each. Of as many, of one shape and
+/// dtype each, on all replicas: else UsageError, and between workers, who tell each other first, a
+/// Mismatch with the value.
+std::vector<at::Tensor> batch_reduce_to(Strategy& strategy, ReduceOp op,
+                                        const std::vector<ReduceTo>& pairs);
+
 }  // namespace tutti

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/base/error.h"
 #include "tutti/sync/detail/updater_state.h"
 
@@ -83,7 +85,7 @@ void CompiledUpdater::take(const CompiledSteps::Newest& newest,
       detail::kScalarsName,
       detail::tensor_of_scalars(std::vector<optim::StepScalars>(slots.size(), newest.scalars)));
   host_->restore(state, parameters);
-  ahead_ = 0;
+  ahead_ = newest.left_out;
 }
 
 NamedTensors CompiledUpdater::parameters_here() const {
@@ -97,6 +99,7 @@ NamedTensors CompiledUpdater::parameters_here() const {
 // What was written is of the parameters; the optimizer's state is still the devices'.
 void CompiledUpdater::take_over() {
   if (ahead_ > 0 && steps_ != nullptr) take(steps_->newest(), parameters_here());
+  ahead_ = 0;
   ++writes_;
 }
 
@@ -113,6 +116,7 @@ void CompiledUpdater::restore(const UpdaterState& state, const NamedTensors& par
 
 void CompiledUpdater::rebind(const World& world, std::vector<NamedTensors> replicas) {
   complete();
+  ahead_ = 0;
   host_->rebind(of_this_process(world), std::move(replicas));
   ++writes_;
 }
@@ -123,7 +127,7 @@ void CompiledUpdater::scale_losses(const optim::LossScale&) {
 
 int64_t CompiledUpdater::forget_left_out() {
   if (steps_ == nullptr) return 0;
-  const int64_t left_out = steps_->take_back_left_out();
+  const int64_t left_out = std::min(ahead_, steps_->take_back_left_out());
   ahead_ -= left_out;
   return left_out;
 }

@@ -18,13 +18,14 @@ namespace tutti {
 /// Who makes the steps of a CompiledUpdater.
 class CompiledSteps {
  public:
-  /// As they are after every step that was begun, for which it waits; steps that were left out
-  /// count no more.
+  /// As they are after every step that was begun, for which it waits, but for those that were left
+  /// out. A process may ask for it alone: what all of them count stays as it is.
   struct Newest {
     /// Parameters, states ("conv1.weight.exp_avg") and buffers.
     std::map<std::string, at::Tensor> values;
     optim::StepScalars scalars;
     int64_t version = 0;
+    int64_t left_out = 0;  ///< steps since, until take_back_left_out()
   };
   virtual Newest newest() = 0;
   /// The modules' buffers become those; the updater's parameters have done so.

@@ -42,10 +42,13 @@ class SumMover {
   /// others may have a part only at the end of what they compute, no limit counts until then.
   void put(Sum sum);
 
-  /// Waits until what is under way is done, no longer than `limit`, and looks after what else the
-  /// engine's waits do. Returns what has not begun, in order. Throws what it threw, as
-  /// Work::wait(): then and ever after.
-  std::vector<Sum> take_back(Millis limit);
+  /// The engine is its owner's again, and so is what was put and is not done: returned in order,
+  /// all of it begun, the rest within `limit`. Where some of it has a `then` that is waited for
+  /// instead, no longer than `limit`. Looks after what else the engine's waits do. Throws what the
+  /// mover threw, as Work::wait(): then and ever after.
+  std::vector<Work> take_back(Millis limit);
+  /// What take_back() gave is done: of seconds_a_byte(), too.
+  void count_taken_back();
 
   /// The same as put(), but whoever comes to use the engine before it is taken back gets it: waits
   /// for all that was put, no longer than `limit`. All members put the same.
@@ -59,9 +62,21 @@ class SumMover {
   double seconds_a_byte();
 
  private:
+  struct UnderWay {
+    Work work;
+    Sum sum;
+  };
+
   void move();
+  void begin_next(std::unique_lock<std::mutex>& lock);
+  void finish_first(std::unique_lock<std::mutex>& lock);
   void add(Sum sum, std::function<void()> recall);
-  void settle(std::unique_lock<std::mutex>& lock, Millis limit);
+  bool owes_then() const;
+  static double bytes_of(const std::deque<UnderWay>& begun,
+                         const std::deque<std::pair<Sum, Deadline>>& waiting);
+  bool is_through() const { return !moves_ && waiting_.empty() && under_way_.empty(); }
+  void settle(std::unique_lock<std::mutex>& lock, Millis limit,
+              const std::function<bool()>& settled);
   void give_back();
 
   Group group_;
@@ -71,10 +86,14 @@ class SumMover {
   std::exception_ptr failure_;
   std::optional<Deadline> until_;  // of the wait for all; while it is lent
   bool lent_ = false;
-  bool under_way_ = false;
-  bool in_flight_ = false;  // others would wait for it
+  bool moves_ = false;    // its thread has the engine
+  bool lets_go_ = false;  // it is to give it up
   bool ends_ = false;
-  double seconds_ = 0, bytes_ = 0;  // that it has moved
+  double seconds_ = 0, bytes_ = 0;    // that it has moved
+  TimePoint counted_{};               // until when
+  std::optional<double> taken_back_;  // bytes, until they are counted
+  std::deque<UnderWay> under_way_;    // in order: one has gone when those before have
+  std::function<void()> then_;        // of the last that was done, its own thread's
   std::thread thread_;
 };
 

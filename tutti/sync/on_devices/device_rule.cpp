@@ -24,20 +24,27 @@ void update(const optim::SgdOptions& options, DeviceSlices& slices, const Rate& 
                   {}, flag);
 }
 
+template <class AdamLike>
+at::TensorList largest_of(const AdamLike& options, const DeviceSlices& slices) {
+  return options.amsgrad ? at::TensorList(slices.states[2]) : at::TensorList();
+}
+
 template <class Rate>
 void update(const optim::AdamOptions& options, DeviceSlices& slices, const Rate& rate,
             const Flag& flag) {
-  at::_fused_adam_(slices.values, slices.sums, slices.states[0], slices.states[1], {}, slices.steps,
-                   rate, options.beta1, options.beta2, options.weight_decay, options.epsilon,
-                   /*amsgrad=*/false, /*maximize=*/false, {}, flag);
+  at::_fused_adam_(slices.values, slices.sums, slices.states[0], slices.states[1],
+                   largest_of(options, slices), slices.steps, rate, options.beta1, options.beta2,
+                   options.weight_decay, options.epsilon, options.amsgrad, /*maximize=*/false, {},
+                   flag);
 }
 
 template <class Rate>
 void update(const optim::AdamWOptions& options, DeviceSlices& slices, const Rate& rate,
             const Flag& flag) {
-  at::_fused_adamw_(slices.values, slices.sums, slices.states[0], slices.states[1], {},
-                    slices.steps, rate, options.beta1, options.beta2, options.weight_decay,
-                    options.epsilon, /*amsgrad=*/false, /*maximize=*/false, {}, flag);
+  at::_fused_adamw_(slices.values, slices.sums, slices.states[0], slices.states[1],
+                    largest_of(options, slices), slices.steps, rate, options.beta1, options.beta2,
+                    options.weight_decay, options.epsilon, options.amsgrad, /*maximize=*/false, {},
+                    flag);
 }
 
 template <class Other, class Rate>

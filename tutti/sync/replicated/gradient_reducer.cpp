@@ -1,9 +1,12 @@
 #include "tutti/sync/replicated/detail/gradient_reducer.h"
 
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
+#include <limits>
 #include <numeric>
 
 #include "tutti/sync/tensors.h"
@@ -67,15 +70,41 @@ void GradientReducer::view_buckets() {
   reset();
 }
 
+bool GradientReducer::has_begun() const {
+  return ready_.has_any() || std::ranges::any_of(passes_, [](int passes) { return passes > 0; });
+}
+
+void GradientReducer::forget_passes() {
+  TUTTI_CHECK(!has_taken(), "gradients are in their buckets, and are sent");
+  passes_.assign(layout_.slots.size(), 0);
+  unsent_ = false;
+}
+
+void GradientReducer::hear(int64_t words) {
+  words_ = words;
+  reset();
+}
+
 void GradientReducer::reset() {
   ready_.begin_step();
+  passes_.assign(layout_.slots.size(), 0);
   used_.assign(layout_.slots.size() + kVoteWords, 0);
   works_.clear();
-  finishes_ = false;
+  finishes_ = unsent_ = false;
 }
 
 void GradientReducer::gradient_ready(int parameter) {
-  if (!listens_) return;
+  if (!listens_) {
+    unsent_ = true;
+    return;
+  }
+  const int pass = ++passes_[parameter];
+  if (pass < expected_passes_) return;
+  if (pass > expected_passes_ && expected_passes_ > 1)
+    throw_second_gradient(
+        layout_.slots[parameter],
+        fmt::format(": backward() ran {} times before step(), and backward_passes_per_step is {}",
+                    pass, expected_passes_));
   ready_.require_new(parameter);
   const at::Tensor& gradient = parameters_[parameter].grad();
   check_gradient(layout_.slots[parameter], gradient);
@@ -85,8 +114,10 @@ void GradientReducer::gradient_ready(int parameter) {
 
 void GradientReducer::place(int parameter, const at::Tensor* gradient) {
   at::NoGradGuard no_grad;
+  if (scale_ == 0) gradient = nullptr;
   if (gradient) {
     views_[parameter].copy_(*gradient);
+    if (scale_ != 1) views_[parameter].mul_(scale_);
   } else {
     views_[parameter].zero_();
   }
@@ -105,12 +136,14 @@ void GradientReducer::send(int bucket) {
     works_.push_back(start(limit_));
 }
 
-void GradientReducer::finish(std::span<const at::Tensor> gradients, const Vote& vote) {
+void GradientReducer::finish(std::span<const at::Tensor> gradients, const Vote& vote,
+                             std::span<const int32_t> words) {
+  TUTTI_CHECK(std::ssize(words) == words_, "ranks say {} words, got {}", words_, words.size());
   finishes_ = true;
   if (mover_) {
-    const std::vector<SumMover::Sum> left = mover_->take_back(limit_);
+    std::vector<Work> left = mover_->take_back(limit_);
     works_.resize(static_cast<size_t>(ready_.num_sent()) - left.size());  // done
-    for (const SumMover::Sum& sum : left) works_.push_back(sum.start(limit_));
+    std::ranges::move(left, std::back_inserter(works_));
   }
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (ready_.bucket_of(parameter) < 0 || ready_.has(parameter)) continue;
@@ -120,7 +153,13 @@ void GradientReducer::finish(std::span<const at::Tensor> gradients, const Vote& 
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   if (!works_.empty()) works_.back().test();
-  std::ranges::copy(vote_words(vote), used_.end() - kVoteWords);
+  Vote told = vote;
+  if (!needs_gradient_) told.part = kAbstains;
+  std::ranges::copy(vote_words(told), used_.end() - kVoteWords);
+  // The largest of all is what a rank has said in its own place.
+  used_.resize(used_.size() + static_cast<size_t>(words_ * group_.size()),
+               std::numeric_limits<int32_t>::min());
+  std::ranges::copy(words, used_.end() - words_ * (group_.size() - group_.rank()));
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
@@ -146,6 +185,9 @@ void GradientReducer::wait_for_buckets() {
 Verdict GradientReducer::wait() {
   wait_for_buckets();
   const Verdict verdict = verdict_of(layout_, used_);
+  heard_.assign(used_.end() - words_ * group_.size(), used_.end());
+  any_gradient_ = std::any_of(used_.begin(), used_.begin() + std::ssize(layout_.slots),
+                              [](int32_t one) { return one != 0; });
   verdict.left_out || verdict.overflowed ? sums_.leave_out_step() : sums_.end_step();
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0) continue;
@@ -162,6 +204,50 @@ void GradientReducer::agree_on_order() {
   for (at::Tensor& parameter : parameters_)
     if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone();
   adopt(order);
+}
+
+at::Tensor rows_of_all(Group& group, const std::string& name, const at::Tensor& parameter,
+                       const at::Tensor& gradient, double scale, Millis limit) {
+  const at::NoGradGuard no_grad;
+  at::Tensor numbers = at::empty({0}, at::kLong), rows = at::empty({0}, parameter.options());
+  const bool fits =
+      !gradient.defined() || (gradient.layout() == at::kSparse && gradient.sparse_dim() == 1);
+  if (gradient.defined() && fits) {
+    const at::Tensor mine = gradient.coalesce();
+    numbers = mine.indices()[0].contiguous();
+    rows = (mine.values() * scale).contiguous();
+  }
+  constexpr int64_t kNoGradient = -1, kDense = -2;
+  int64_t own = !fits ? kDense : gradient.defined() ? numbers.size(0) : kNoGradient;
+  std::vector<int64_t> counts(static_cast<size_t>(group.size()));
+  group.all_gather(span_of(std::span(&own, 1)), span_of(std::span(counts)), limit).wait(limit);
+  if (const auto dense = std::ranges::find(counts, kDense); dense != counts.end())
+    throw UsageError(fmt::format(
+        "gradient of parameter \"{}\": its embedding is sparse, and it is not, on rank {}; use the "
+        "table in that embedding alone, or build it with sparse(false)",
+        name, dense - counts.begin()));
+  if (std::ranges::max(counts) < 0) return {};
+  for (int64_t& count : counts) count = std::max<int64_t>(count, 0);
+  const int64_t total = std::reduce(counts.begin(), counts.end());
+  std::vector<int64_t> shape = parameter.sizes().vec();
+  shape[0] = total;
+  const at::Tensor all_numbers = at::empty({total}, at::kLong);
+  const at::Tensor all_rows = at::empty(shape, parameter.options());
+  group.all_gather(span_of(numbers), span_of(all_numbers), counts, limit).wait(limit);
+  std::vector<int64_t> elements = counts;
+  for (int64_t& count : elements)
+    count *= parameter.numel() / std::max<int64_t>(1, parameter.size(0));
+  group.all_gather(span_of(rows), span_of(all_rows), elements, limit).wait(limit);
+
+  const auto [unique, places, _] = at::_unique2(all_numbers, true, true);
+  shape[0] = unique.size(0);
+  const at::Tensor sums = at::full(shape, -0.0, parameter.options());  // -0 + x has the bits of x
+  int64_t begin = 0;
+  for (const int64_t count : counts) {  // a rank has each row once, so the order is that of ranks
+    sums.index_add_(0, places.narrow(0, begin, count), all_rows.narrow(0, begin, count));
+    begin += count;
+  }
+  return at::sparse_coo_tensor(unique.unsqueeze(0), sums, parameter.sizes())._coalesced_(true);
 }
 
 }  // namespace tutti::detail

@@ -345,7 +345,8 @@ void ReplicatedUpdater::sum_in_buckets() {
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options) {
-  return std::make_shared<ReplicatedUpdater>(world, detail::torch_steppers(std::move(factory)),
+  const Slots layout = Slots::of(detail::slots_of(replicas.at(0)));
+  return std::make_shared<ReplicatedUpdater>(world, detail::steppers_of(std::move(factory), layout),
                                              std::move(replicas), options);
 }
 

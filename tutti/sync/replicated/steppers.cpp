@@ -1,13 +1,21 @@
+#include <c10/util/Type.h>
+#include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <map>
 #include <sstream>
+#include <typeinfo>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/sync/detail/step_plan.h"
 #include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/replicated/detail/stepper.h"
+#include "tutti/sync/replicated/detail/torch_state.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
@@ -170,6 +178,271 @@ StepperFactory rule_steppers(const optim::Recipe& recipe, const Slots& layout) {
   return [recipe, layout](std::vector<at::Tensor> parameters) {
     return std::make_unique<RuleStepper>(recipe, layout, std::move(parameters));
   };
+}
+
+// ---- what a torch optimizer keeps, by itself ----
+
+namespace {
+
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+// What an archive is once it was written.
+InputArchive read_back(OutputArchive& written) {
+  std::ostringstream out;
+  written.save_to(out);
+  const std::string bytes = out.str();
+  InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size());
+  return archive;
+}
+
+Json json_of(double number) {
+  if (std::isfinite(number)) return number;
+  return Json{{"double", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+}
+
+// `path` names the tensors of the value, which go to `tensors`.
+Json json_of(const c10::IValue& value, const std::string& path, NamedTensors& tensors) {
+  const auto of_list = [&](const char* key, const auto& list) {
+    Json all = Json::array();
+    for (const auto& element : list) all.push_back(json_of(c10::IValue(element), path, tensors));
+    Json json = Json::object();
+    json[key] = std::move(all);
+    return json;
+  };
+  if (value.isNone()) return nullptr;
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt();
+  if (value.isDouble()) return json_of(value.toDouble());
+  if (value.isString()) return value.toStringRef();
+  if (value.isIntList()) return of_list("ints", value.toIntVector());
+  if (value.isDoubleList()) return of_list("doubles", value.toDoubleVector());
+  if (value.isTuple()) return of_list("tuple", value.toTupleRef().elements().vec());
+  if (value.isTensorList()) {
+    Json json = Json::object();
+    json["tensors"] = Json::array();
+    for (const at::Tensor& tensor : value.toTensorVector())
+      json["tensors"].push_back(json_of(tensor.defined() ? c10::IValue(tensor) : c10::IValue(),
+                                        fmt::format("{}.{}", path, json["tensors"].size()),
+                                        tensors));
+    return json;
+  }
+  if (!value.isTensor())
+    throw UsageError(
+        fmt::format("the torch optimizer keeps {} of type {}, which checkpoints have no words for",
+                    path, value.tagKind()));
+  tensors.emplace_back(path, value.toTensor());
+  Json json = Json::object();
+  json["tensor"] = path;
+  return json;
+}
+
+class ValueOfJson {
+ public:
+  ValueOfJson(const std::map<std::string, at::Tensor>& tensors, at::Device device)
+      : tensors_(tensors), device_(device) {}
+
+  c10::IValue operator()(const Json& json) const {
+    if (json.is_null()) return {};
+    if (json.is_boolean()) return json.get<bool>();
+    if (json.is_number_integer()) return json.get<int64_t>();
+    if (json.is_number_float()) return json.get<double>();
+    if (json.is_string()) return json.text();
+    const auto& [key, of] = json.items().at(0);
+    if (key == "double") return of.text() == "nan" ? std::nan("") : infinite(of.text());
+    if (key == "tensor") return tensor(of);
+    if (key == "ints") return of.get<std::vector<int64_t>>();
+    if (key == "doubles") return doubles(of);
+    if (key == "tuple") return tuple(of);
+    if (key == "tensors") return list(of);
+    throw JsonError("\"" + key + "\" is no kind of value");
+  }
+
+ private:
+  static double infinite(const std::string& word) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    return word == "-inf" ? -kInfinity : kInfinity;
+  }
+  at::Tensor tensor(const Json& json) const {
+    const auto found = tensors_.find(json.text());
+    if (found == tensors_.end()) throw JsonError("there is no tensor \"" + json.text() + "\"");
+    return found->second.to(device_);
+  }
+  std::vector<double> doubles(const Json& json) const {
+    std::vector<double> all;
+    for (const Json& element : json.elements()) all.push_back((*this)(element).toDouble());
+    return all;
+  }
+  c10::IValue tuple(const Json& json) const {
+    std::vector<c10::IValue> all;
+    for (const Json& element : json.elements()) all.push_back((*this)(element));
+    return c10::ivalue::Tuple::create(std::move(all));
+  }
+  c10::IValue list(const Json& json) const {
+    c10::List<at::Tensor> all;
+    for (const Json& element : json.elements())
+      all.push_back(element.is_null() ? at::Tensor() : (*this)(element).toTensor());
+    return all;
+  }
+
+  const std::map<std::string, at::Tensor>& tensors_;
+  at::Device device_;
+};
+
+constexpr const char *kGroups = "groups", *kOptions = "options", *kParameters = "parameters",
+                     *kStates = "states";
+
+std::map<std::string, at::Tensor> parameters_by_name(const torch::optim::Optimizer& optimizer,
+                                                     const NameOf& name_of) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params()) all.emplace(name_of(parameter), parameter);
+  return all;
+}
+
+Json json_of_all(InputArchive& archive, const std::string& of, NamedTensors& tensors) {
+  Json all = Json::object();
+  for (const std::string& key : archive.keys()) {
+    c10::IValue value;
+    archive.read(key, value);
+    all[key] = json_of(value, of.empty() ? key : key + "/" + of, tensors);
+  }
+  return all;
+}
+
+// An archive cannot be asked to hold what it is given: it is written into `to` as `key`.
+void write_all(OutputArchive& to, const std::string& key, const Json& values,
+               const ValueOfJson& value_of) {
+  OutputArchive own(to.compilation_unit());
+  for (const auto& [name, value] : values.items()) own.write(name, value_of(value));
+  to.write(key, own);
+}
+
+}  // namespace
+
+std::string kind_of(const torch::optim::Optimizer& optimizer) {
+  return c10::demangle(typeid(optimizer).name());
+}
+
+TorchState torch_state_of(torch::optim::Optimizer& optimizer, const NameOf& name_of) {
+  OutputArchive written;
+  optimizer.save(written);
+  InputArchive archive = read_back(written), states, groups;
+  archive.read("state", states);
+  archive.read("param_groups", groups);
+  TorchState state;
+  Json words = {{kGroups, Json::array()}, {kStates, Json::object()}};
+  int64_t number = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    InputArchive own, options;
+    groups.read("param_groups/" + std::to_string(number++), own);
+    own.read("options", options);
+    Json names = Json::array();
+    for (const at::Tensor& parameter : group.params()) {
+      const std::string name = name_of(parameter);
+      names.push_back(name);
+      const auto key = reinterpret_cast<size_t>(parameter.unsafeGetTensorImpl());
+      InputArchive kept;
+      if (states.try_read(std::to_string(key), kept))
+        words[kStates][name] = json_of_all(kept, name, state.tensors);
+    }
+    Json json = Json::object();
+    json[kOptions] = json_of_all(options, "", state.tensors);
+    json[kParameters] = std::move(names);
+    words[kGroups].push_back(std::move(json));
+  }
+  state.words = dump_json(words);
+  return state;
+}
+
+// Against what it has of that now, where it has been updated; else LibTorch's own states are all of
+// their parameters' shapes.
+static std::string why_no_tensor_of(const at::Tensor& then, const c10::IValue& now,
+                                    const at::Tensor& parameter, bool own) {
+  const auto words = [](const at::Tensor& of) {
+    return c10::str(of.scalar_type(), " ", of.sizes());
+  };
+  if (now.isTensor()) {
+    const at::Tensor& present = now.toTensor();
+    if (then.sizes() == present.sizes() && then.scalar_type() == present.scalar_type()) return "";
+    return fmt::format("{}, here {}", words(then), words(present));
+  }
+  if (!own || then.dim() == 0 || then.sizes() == parameter.sizes()) return "";
+  return fmt::format("{}, the parameter is {}", c10::str(then.sizes()),
+                     c10::str(parameter.sizes()));
+}
+
+std::string why_no_state_of(torch::optim::Optimizer& optimizer, const TorchState& state,
+                            const NameOf& name_of) {
+  try {
+    const Json words = parse_json(state.words);
+    const TorchState here = torch_state_of(optimizer, name_of);
+    const Json now = parse_json(here.words);
+    const auto& groups = words.at(kGroups).elements();
+    const auto& groups_now = now.at(kGroups).elements();
+    if (groups.size() != groups_now.size())
+      return fmt::format("{} groups of parameters, here there are {}", groups.size(),
+                         groups_now.size());
+    for (size_t i = 0; i < groups.size(); ++i)
+      if (groups[i].at(kParameters) != groups_now[i].at(kParameters))
+        return fmt::format("group {} has parameters {}, here {}", i, groups[i][kParameters].dump(),
+                           groups_now[i][kParameters].dump());
+    const std::map<std::string, at::Tensor> tensors(state.tensors.begin(), state.tensors.end());
+    const auto parameters = parameters_by_name(optimizer, name_of);
+    const std::map<std::string, at::Tensor> tensors_now(here.tensors.begin(), here.tensors.end());
+    const ValueOfJson value_of(tensors, at::kCPU), value_now(tensors_now, at::kCPU);
+    const bool own = kind_of(optimizer).starts_with("torch::optim::");
+    for (const auto& [name, values] : words.at(kStates).items()) {
+      if (!parameters.contains(name))
+        return fmt::format("states of \"{}\", which is not here", name);
+      const Json& states_now = now.at(kStates);
+      for (const auto& [key, json] : values.items()) {
+        const c10::IValue value = value_of(json);
+        if (!value.isTensor()) continue;
+        const bool has = states_now.contains(name) && states_now.at(name).contains(key);
+        const auto present = has ? value_now(states_now.at(name).at(key)) : c10::IValue();
+        if (const std::string why =
+                why_no_tensor_of(value.toTensor(), present, parameters.at(name), own);
+            !why.empty())
+          return fmt::format("{} of \"{}\" is {}", key, name, why);
+      }
+    }
+    return "";
+  } catch (const JsonError& error) {
+    return error.what();
+  }
+}
+
+// Parameters are known by numbers in what the optimizer reads.
+void restore(torch::optim::Optimizer& optimizer, const TorchState& state, const NameOf& name_of) {
+  const Json words = parse_json(state.words);
+  const std::map<std::string, at::Tensor> tensors(state.tensors.begin(), state.tensors.end());
+  OutputArchive archive, states(archive.compilation_unit()), groups(archive.compilation_unit());
+  const auto& all = optimizer.param_groups();
+  groups.write("param_groups/size", torch::tensor(std::ssize(all)));
+  int64_t number = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    OutputArchive group(archive.compilation_unit());
+    group.write("params/size", torch::tensor(std::ssize(all[i].params())));
+    for (size_t place = 0; place < all[i].params().size(); ++place) {
+      const at::Tensor& parameter = all[i].params()[place];
+      const std::string key = std::to_string(++number);
+      group.write("params/" + std::to_string(place), c10::IValue(key));
+      const Json& kept = words.at(kStates);
+      if (const auto found = name_of(parameter); kept.contains(found))
+        write_all(states, key, kept.at(found), ValueOfJson(tensors, parameter.device()));
+    }
+    write_all(group, "options", words.at(kGroups).at(i).at(kOptions),
+              ValueOfJson(tensors, at::kCPU));
+    groups.write("param_groups/" + std::to_string(i), group);
+  }
+  archive.write("pytorch_version", c10::IValue("1.5.0"));
+  archive.write("state", states);
+  archive.write("param_groups", groups);
+  InputArchive read = read_back(archive);
+  optimizer.state().clear();
+  optimizer.load(read);
 }
 
 }  // namespace tutti::detail

@@ -1,8 +1,11 @@
 #include "tutti/sync/served/detail/served_spec.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <filesystem>
 
+#include "tutti/base/error.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/sync/served/detail/host_exchange.h"
@@ -62,6 +65,24 @@ ps::Spec served_spec(const World& world, const optim::Rule& rule, const Slots& l
   spec.goes_on_from = restored_snapshot().filename().string();
   ps::check(spec);
   return spec;
+}
+
+std::shared_ptr<const ps::UpdateOrder> replayed_order(const ps::Spec& spec, bool coordinated) {
+  const auto path_of = [](const char* name) {
+    const char* const path = std::getenv(name);
+    return std::string(path == nullptr ? "" : path);
+  };
+  const std::string replayed = path_of(kReplayOrderVariable);
+  if (replayed.empty() && path_of(kRecordOrderVariable).empty()) return nullptr;
+  const char* const flag = replayed.empty() ? "--record-order" : "--replay-order";
+  std::string why = ps::objection_to_order(spec, flag);
+  if (coordinated)
+    why = fmt::format("{} with --coordinator: steps go to whichever worker is free", flag);
+  if (!why.empty()) throw UsageError(why);
+  if (replayed.empty()) return nullptr;
+  auto order = std::make_shared<const ps::UpdateOrder>(ps::read_order(replayed));
+  ps::require_same_training(*order, spec);
+  return order;
 }
 
 ps::Client::Restore restore_of(const ps::Spec& spec, int worker) {

@@ -240,6 +240,7 @@ void ServedUpdater::connect() {
                             .view_service = place_.view_service,
                             .limit = world_.time_limit,
                             .poll = place_.poll,
+                            .replay = detail::replayed_order(spec_, place_.coordinated),
                             .assigns = place_.coordinated};
   if (host_)
     options.whose_gradient = [host = host_.get()](int piece) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <ranges>
 #include <utility>
 
@@ -176,17 +177,21 @@ void HostSums::finish(std::span<uint8_t> used, double& learning_rate, Millis lim
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     Group& group = view_.rails[i];
-    std::deque<Work> works = std::exchange(rail.under_way, {});
+    std::deque<Work>& works = rail.under_way;  // whoever is given up in here ends the group
     if (rail.mover != nullptr)
-      for (const SumMover::Sum& sum : rail.mover->take_back(left()))
-        works.push_back(sum.start(left()));
+      std::ranges::move(rail.mover->take_back(left()), std::back_inserter(works));
+    const size_t taken_back = works.size();
     for (; rail.sent < rail.before; ++rail.sent)
       works.push_back(
           group.all_reduce(span_of(rail.order[rail.sent]), ReduceOp::sum, left(), kSite));
     say(used, learning_rate, rail);
     works.push_back(
         group.all_reduce(tutti::span_of(std::span(rail.words)), ReduceOp::max, left(), kSite));
-    for (Work& work : works) work.wait(left());
+    for (size_t done = 0; done < works.size(); ++done) {
+      works[done].wait(left());
+      if (rail.mover != nullptr && done + 1 == taken_back) rail.mover->count_taken_back();
+    }
+    works.clear();
     rail.rest.assign(rail.order.begin() + static_cast<std::ptrdiff_t>(rail.before),
                      rail.order.end());
     for (const int piece : rail.rest) pieces_[static_cast<size_t>(piece)].rest = true;

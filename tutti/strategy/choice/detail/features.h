@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <tuple>
 
@@ -141,6 +142,63 @@ bool is_set_of_servers(const Asked& a) {
 using Options = StrategyOptions;
 using Served = ServedOptions;
 
+inline bool communicates_by(const Asked& a, std::initializer_list<std::string_view> names) {
+  return std::ranges::count(names, a.strategy.communication.implementation) > 0;
+}
+inline std::string words_of_communication(const Asked& a) {
+  return "--communication " + a.strategy.communication.implementation;
+}
+inline constexpr Feature kCommunication{
+    "--communication", [](const Asked& a) { return !communicates_by(a, {"auto"}); },
+    words_of_communication};
+inline constexpr Feature kBetweenProcesses{
+    "--communication ring, tree, tcp, hier, mpi",
+    [](const Asked& a) { return communicates_by(a, {"ring", "tree", "tcp", "hier", "mpi"}); },
+    words_of_communication};
+inline constexpr Feature kInHostMemory{
+    "--communication ring, tree, shm, tcp, mpi",
+    [](const Asked& a) { return communicates_by(a, {"ring", "tree", "shm", "tcp", "mpi"}); },
+    words_of_communication};
+inline constexpr Feature kByAlgorithm{
+    "--communication ring, tree",
+    [](const Asked& a) { return communicates_by(a, {"ring", "tree"}); }, words_of_communication};
+inline constexpr Feature kByNccl{"--communication nccl",
+                                 [](const Asked& a) { return communicates_by(a, {"nccl"}); },
+                                 words_of_communication};
+inline constexpr Feature kHierarchical{"--communication hier",
+                                       [](const Asked& a) { return communicates_by(a, {"hier"}); },
+                                       words_of_communication};
+inline constexpr Feature kBytesPerPack{
+    "bytes_per_pack", [](const Asked& a) { return a.strategy.communication.bytes_per_pack != 0; },
+    [](const Asked& a) {
+      return fmt::format("bytes_per_pack {}", a.strategy.communication.bytes_per_pack);
+    }};
+inline constexpr Feature kAnyOrder{
+    "`communication.order` any",
+    [](const Asked& a) { return a.strategy.communication.order == Order::any; },
+    [](const Asked&) { return std::string("communication.order any"); }};
+inline constexpr Feature kFixedOnGpus{
+    "fixed order of summation on GPUs", [](const Asked& a) {
+      return uses_gpus(a) &&
+             a.strategy.communication.order.value_or(a.strategy.sum_order) == Order::fixed;
+    }};
+inline constexpr Feature kExchanges{
+    "`mirrored`, `multi_worker` or `central_storage`", [](const Asked& a) {
+      const std::string& kind = a.strategy.kind;
+      return kind == "mirrored" || kind == "multi_worker" || kind == "central_storage";
+    }};
+inline constexpr Feature kNcclOrNamed{
+    "`multi_worker` on GPUs, by NCCL, or `--communication` ring, tree, tcp, hier, mpi",
+    [](const Asked& a) { return kNccl.on(a) || kBetweenProcesses.on(a); }};
+
+inline constexpr Feature kLocal{
+    "--local-steps", [](const Asked& a) { return a.strategy.local.has_value(); },
+    [](const Asked& a) { return fmt::format("--local-steps {}", a.strategy.local->every); }};
+inline constexpr Feature kLocalStart{"--local-start"};
+inline constexpr Feature kOuterRate{"--outer-learning-rate"};
+inline constexpr Feature kOuterMomentum{"--outer-momentum"};
+inline constexpr Feature kOuterNesterov{"--outer-nesterov"};
+
 inline constexpr Feature kEngine{"--engine", is_set<&Options::engine>};
 inline constexpr Feature kSumOrder{"--sum-order", is_set<&Options::sum_order>};
 inline constexpr Feature kPlugin{"--plugin", is_set<&Options::plugin>};
@@ -210,6 +268,13 @@ inline constexpr Feature kOtherReduction{"--reduction other than fused and all_r
                                          is_summed_otherwise, words_of_reduction};
 inline constexpr Feature kCompression{"--compression", is_compressed, words_of_compression};
 inline constexpr Feature kGathering{"--compression topk, onebit", gathers, words_of_compression};
+inline constexpr Feature kRounded{"--compression bf16, fp16",
+                                  [](const Asked& a) {
+                                    const auto kind = a.strategy.compression.kind;
+                                    return kind == Compression::Kind::bfloat16 ||
+                                           kind == Compression::Kind::float16;
+                                  },
+                                  words_of_compression};
 inline constexpr Feature kCompressionStart{
     "--compression-start", [](const Asked& a) { return a.strategy.compression.start_step != 0; }};
 
@@ -275,8 +340,16 @@ bool trains(const Asked& a) {
   return a.recipe.*field;
 }
 
-inline constexpr Feature kTorchOptimizer{"a torch optimizer",
-                                         trains<&RecipeFacts::torch_optimizer>};
+// A torch optimizer that is more than a rule is one of optim::WholeRule.
+inline constexpr Feature kTorchOptimizer{"a torch optimizer", trains<&RecipeFacts::torch_optimizer>,
+                                         [](const Asked& a) {
+                                           const std::string& more = a.recipe.more_than_a_rule;
+                                           return more.empty() ? "a torch optimizer" : more;
+                                         }};
+inline constexpr Feature kWholeRule{
+    "muon, adafactor",
+    [](const Asked& a) { return a.recipe.torch_optimizer && !a.recipe.more_than_a_rule.empty(); },
+    [](const Asked& a) { return a.recipe.more_than_a_rule; }};
 inline constexpr Feature kOwnReduction{"a reduction given with the optimizer",
                                        trains<&RecipeFacts::own_reduction>};
 inline constexpr Feature kMoreThanARule{
@@ -364,6 +437,8 @@ inline constexpr Feature kSnapshots{
     [](const Asked& a) { return a.machine.snapshots && !a.machine.snapshots->empty(); },
     [](const Asked& a) { return "--snapshots " + *a.machine.snapshots; }};
 inline constexpr Feature kRestore{"--restore"};
+inline constexpr Feature kRecordOrder{"--record-order"};
+inline constexpr Feature kReplayOrder{"--replay-order"};
 inline constexpr Feature kSnapshotEvery{"--snapshot-every"};
 inline constexpr Feature kSnapshotsKept{"--snapshots-kept"};
 inline constexpr Feature kPipeline{"--pipeline"};

@@ -15,6 +15,10 @@ namespace tutti::detail {
 /// are all of the job. Throws UsageError for a file of shares that is none.
 std::string strategy_words(const StrategyOptions& options, int replicas);
 
+/// Compares, in the group of the job's workers, by what they are to meet as replicas: before they
+/// do. Collective over them. Throws Mismatch as require_same_lines().
+void require_same_communication(const StrategyOptions& options);
+
 /// A Mismatch when the lines of a worker, by its number, differ from the first one's, with the
 /// first that does. It begins with `operation`: "fit".
 void require_same_lines(std::string_view operation, const std::map<int, std::string>& by_worker);

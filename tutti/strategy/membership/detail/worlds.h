@@ -60,6 +60,7 @@ std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local);
 struct DeviceGroupsChoice {
   std::string engine = "nccl";  ///< or "hier": between hosts by the engine of the hosts' group
   Order order = Order::any;     ///< fixed: pieces travel, by NCCL whatever the engine
+  std::string named = "auto";   ///< what was asked for (CommunicationOptions): nccl must be there
   std::string machine{};        ///< where the GPUs of this process are; "": boot_id()
 };
 
@@ -72,6 +73,9 @@ std::vector<std::vector<int>> owners_by_host(const std::vector<RankOnGpu>& ranks
 /// no_device_groups why it has none. Throws Mismatch, Timeout, Error in NCCL's words, UsageError
 /// where hier was asked for and cannot be.
 void make_device_groups(World& world, const DeviceGroupsChoice& choice = {});
+
+/// The same as options say, which are resolved on the way.
+void add_up_on_devices(World& world, StrategyOptions& options);
 
 /// A Mismatch on every worker where one has another dataset than the first one, with the first line
 /// of these that differs: "fit: worker 1 ... training data, class 1: wasp". Collective over workers

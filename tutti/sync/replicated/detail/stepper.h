@@ -32,6 +32,9 @@ using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Te
 /// a new one.
 StepperFactory torch_steppers(TorchOptimizerFactory factory);
 
+/// With what the factory makes: a rule of whole parameters (whole_rule_of()), or a torch optimizer.
+StepperFactory steppers_of(TorchOptimizerFactory factory, const Slots& layout);
+
 /// With one of our rules, as the fused step does it.
 StepperFactory rule_steppers(const optim::Recipe& recipe, const Slots& layout);
 

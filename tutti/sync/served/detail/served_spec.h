@@ -23,4 +23,8 @@ ps::Spec served_spec(const World& world, const optim::Rule& rule, const Slots& l
 /// `spec` must outlive what is returned.
 ps::Client::Restore restore_of(const ps::Spec& spec, int worker);
 
+/// The order of updates that this job's servers follow again; null: none. UsageError where it is of
+/// another training, or an order that is followed or recorded cannot be of this one.
+std::shared_ptr<const ps::UpdateOrder> replayed_order(const ps::Spec& spec, bool coordinated);
+
 }  // namespace tutti::detail
