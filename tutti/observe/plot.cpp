@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "tutti/base/error.h"
+#include "tutti/observe/detail/xml.h"
 
 namespace tutti::plots {
 namespace {
@@ -39,49 +40,8 @@ struct Range {
 
 bool drawable(double x, double y) { return std::abs(x) <= kLargest && std::abs(y) <= kLargest; }
 
-/// Length of the UTF-8 character at the front of `text`; 0 where XML has no such character.
-size_t character_bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  if (first < 0x80) return first >= 0x20 || first == '\t' || first == '\n' ? 1 : 0;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  uint32_t code = first & (0xFFU >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3FU);
-  }
-  const bool longer_than_needed = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool no_character = (code >= 0xD800 && code < 0xE000) || code == 0xFFFE || code == 0xFFFF;
-  return longer_than_needed || no_character || code > 0x10FFFF ? 0 : length;
-}
-
-/// `text` for the inside of an element; what is no character of XML becomes the sign for that.
-std::string escaped(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t length = character_bytes(text);
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-    } else if (text[0] == '&') {
-      out += "&amp;";
-    } else if (text[0] == '<') {
-      out += "&lt;";
-    } else if (text[0] == '>') {
-      out += "&gt;";
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return out;
-}
-
 double width_of(std::string_view text) {
-  // A byte of the form 10xxxxxx goes on with a character.
-  const auto characters =
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-  return kCharacter * static_cast<double>(characters);
+  return kCharacter * static_cast<double>(detail::num_characters(text));
 }
 
 double round_step(double low, double high, int most, bool whole) {
@@ -165,7 +125,7 @@ Axes axes_of(const Panel& panel) {
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text,
                     std::string_view more = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y,
-                     anchor, more, escaped(text));
+                     anchor, more, detail::xml_escaped(text));
 }
 
 std::string line_at(double x1, double y1, double x2, double y2, std::string_view more) {
@@ -264,7 +224,7 @@ std::string svg(std::string_view title, std::span<const Panel> panels) {
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"12\" "
       "fill=\"#222222\">\n<title>{2}</title>\n"
       "<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"#ffffff\"/>\n",
-      width, height, escaped(title));
+      width, height, detail::xml_escaped(title));
   out += text_at(left, 24, "start", title, " font-size=\"16\"");
   double top = kTitleHeight;
   for (size_t i = 0; i < panels.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <system_error>
 
 #include <protozero/pbf_writer.hpp>
@@ -137,6 +138,56 @@ void add_hparam(pbf_writer& writer, const EventWriter::HParam& hparam) {
   }
 }
 
+// An entry of NodeDef.attr.
+template <class Fill>
+void add_attribute(pbf_writer& node, std::string_view name, Fill&& fill) {
+  add_message(node, 5, [&](pbf_writer& entry) {
+    add_text(entry, 1, name);
+    add_message(entry, 2, fill);
+  });
+}
+
+void add_node(pbf_writer& graph, const EventWriter::GraphNode& node) {
+  add_message(graph, 1, [&](pbf_writer& out) {
+    add_text(out, 1, node.name);
+    add_text(out, 2, node.operation);
+    for (const std::string& input : node.inputs) add_text(out, 3, input);
+    add_attribute(out, "_output_shapes", [&](pbf_writer& value) {
+      add_message(value, 1, [&](pbf_writer& list) {
+        add_message(list, 7, [&](pbf_writer& shape) {
+          for (const int64_t size : node.shape)
+            add_message(shape, 2, [&](pbf_writer& dimension) { dimension.add_int64(1, size); });
+        });
+      });
+    });
+    for (const auto& [name, words] : node.words)
+      add_attribute(out, name, [&](pbf_writer& value) { add_text(value, 2, words); });
+  });
+}
+
+void check_nodes(std::span<const EventWriter::GraphNode> nodes) {
+  std::set<std::string_view> names;
+  for (const auto& node : nodes) {
+    check_utf8(node.name, "the name of a node");
+    check_utf8(node.operation, fmt::format("the operation of node \"{}\"", node.name));
+    for (const auto& [name, words] : node.words) {
+      check_utf8(name, fmt::format("a word of node \"{}\"", node.name));
+      check_utf8(words, fmt::format("{} of node \"{}\"", name, node.name));
+    }
+    if (node.name.empty() || !names.insert(node.name).second)
+      throw UsageError(fmt::format("TensorBoard: a graph has {}; names are unique and not empty",
+                                   node.name.empty() ? std::string("a node without a name")
+                                                     : "two nodes \"" + node.name + '"'));
+  }
+  for (const auto& node : nodes)
+    for (const std::string& input : node.inputs)
+      if (!names.contains(input))
+        throw UsageError(
+            fmt::format("TensorBoard: node \"{}\" has input \"{}\", which is no node "
+                        "of the graph",
+                        node.name, input));
+}
+
 int type_of(const EventWriter::HParam& hparam) {
   constexpr std::array<int, 3> kTypes = {3, 1, 2};  // by alternatives: float64, string, bool
   return kTypes.at(hparam.index());
@@ -262,6 +313,21 @@ void EventWriter::text(std::string_view tag, int64_t step, std::string_view mark
       }));
 }
 
+void EventWriter::graph(std::span<const GraphNode> nodes) {
+  check_nodes(nodes);
+  if (failed()) return;
+  std::string definition;
+  pbf_writer graph(definition);
+  for (const GraphNode& node : nodes) add_node(graph, node);
+  constexpr int kProducer = 22;  // TensorBoard takes graphs of that version as they are
+  add_message(graph, 4, [](pbf_writer& versions) { versions.add_int32(1, kProducer); });
+  std::string event;
+  pbf_writer writer(event);
+  writer.add_double(1, clock_());
+  add_text(writer, 4, definition);
+  append_event(event);
+}
+
 void EventWriter::hparams(const std::map<std::string, HParam>& values,
                           const std::vector<std::string>& metric_tags) {
   for (const auto& [name, value] : values) {
@@ -327,6 +393,10 @@ void EventWriter::add(int64_t step, std::string_view value) {
   writer.add_double(1, clock_());
   writer.add_int64(2, step);
   add_message(writer, 5, [&](pbf_writer& summary) { add_text(summary, 1, value); });
+  append_event(event);
+}
+
+void EventWriter::append_event(std::string_view event) {
   if (const int error_number = append(data::detail::record_of(event)); error_number != 0)
     give_up(fmt::format("after {} bytes", num_bytes_), error_number);
 }

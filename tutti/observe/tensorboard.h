@@ -37,6 +37,15 @@ class EventWriter {
     std::span<const uint8_t> pixels;  ///< height * width * channels of them
   };
 
+  /// One box of a graph.
+  struct GraphNode {
+    std::string name;                 ///< unique, not empty; what stands before a / is its group
+    std::string operation;            ///< "conv2d"
+    std::vector<std::string> inputs;  ///< names of nodes
+    std::vector<int64_t> shape;       ///< of what it gives; -1: any size
+    std::map<std::string, std::string> words{};  ///< what else is shown of it, by name
+  };
+
   using HParam = std::variant<double, std::string, bool>;
 
   /// Begins a file in `folder`, which is made with its parents where it is missing. Without `clock`
@@ -55,6 +64,10 @@ class EventWriter {
   void image(std::string_view tag, int64_t step, const Image& image);
 
   void text(std::string_view tag, int64_t step, std::string_view markdown);
+
+  /// The boxes and arrows of the Graphs tab. Once a run. UsageError for a name that is empty or
+  /// there twice, and for an input that is no node.
+  void graph(std::span<const GraphNode> nodes);
 
   /// What this run was started with, and the tags of the scalars by which runs are compared: a row
   /// of the HParams tab. Once a run, with the same names in all runs of a table. TensorBoard shows
@@ -77,6 +90,7 @@ class EventWriter {
   void check_tag(std::string_view tag, std::string_view kind);
   /// Appends an event with one Summary.Value, encoded.
   void add(int64_t step, std::string_view value);
+  void append_event(std::string_view event);
   /// 0, or the errno of the failure, after which the file is as it was.
   int append(std::string_view record);
   void give_up(std::string_view operation, int error_number);

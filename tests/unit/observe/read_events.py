@@ -64,6 +64,13 @@ def check_accumulator(folder):
     image = run.Images("image/3")[0]
     same((image.height, image.width), (3, 5))
 
+    graph = run.Graph()
+    same([(node.name, node.op, list(node.input)) for node in graph.node],
+         [("x", "input", []), ("block/dense", "linear", ["x"])])
+    shapes = graph.node[1].attr["_output_shapes"].list.shape
+    same([[dim.size for dim in shape.dim] for shape in shapes], [[-1, 3]])
+    same(graph.node[1].attr["computes"].s, b"linear(3)")
+
 
 class Reader:
     """TensorBoard's own way from files to its tabs."""

@@ -207,6 +207,46 @@ TEST(EventWriter, AFullDiskEndsTheFileAndNothingElse) {
 }
 
 // What read_events.py expects.
+std::vector<EventWriter::GraphNode> small_graph_of_boxes() {
+  return {{.name = "x", .operation = "input", .inputs = {}, .shape = {-1, 4}},
+          {.name = "block/dense",
+           .operation = "linear",
+           .inputs = {"x"},
+           .shape = {-1, 3},
+           .words = {{"computes", "linear(3)"}}}};
+}
+
+TEST(Graph, IsAGraphDefOfItsBoxes) {
+  const TempFolder folder;
+  EventWriter writer(folder.path());
+  writer.graph(small_graph_of_boxes());
+  const auto records = records_of(test::get_bytes(writer.file()));
+  ASSERT_EQ(records.size(), 2U);
+  const Message graph = Message(records[1]).inner(4);
+  const Message last = graph.inner(1);  // of repeated fields the last
+  EXPECT_EQ(last.text(1), "block/dense");
+  EXPECT_EQ(last.text(2), "linear");
+  EXPECT_EQ(last.text(3), "x");
+  EXPECT_EQ(last.inner(5).text(1), "computes");
+  EXPECT_EQ(last.inner(5).inner(2).text(2), "linear(3)");
+  EXPECT_TRUE(graph.has(4));
+}
+
+TEST(Graph, WhoseBoxesDoNotFitIsAnError) {
+  const TempFolder folder;
+  EventWriter writer(folder.path());
+  auto boxes = small_graph_of_boxes();
+  boxes[1].inputs = {"y"};
+  EXPECT_THAT(message_of<UsageError>([&] { writer.graph(boxes); }),
+              HasSubstr("node \"block/dense\" has input \"y\", which is no node"));
+  boxes[1].name = "x";
+  EXPECT_THAT(message_of<UsageError>([&] { writer.graph(boxes); }), HasSubstr("two nodes \"x\""));
+  boxes[1].name = "";
+  EXPECT_THAT(message_of<UsageError>([&] { writer.graph(boxes); }),
+              HasSubstr("a node without a name"));
+  EXPECT_EQ(records_of(test::get_bytes(writer.file())).size(), 1U);  // the version alone
+}
+
 void write_run(const std::filesystem::path& folder, double rate, bool fused) {
   EventWriter writer(folder, fixed_clock);
   writer.hparams({{"rate", rate},
@@ -232,6 +272,7 @@ void write_run(const std::filesystem::path& folder, double rate, bool fused) {
     for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * 7);
     writer.image("image/" + std::to_string(channels), 2, {3, 5, channels, pixels});
   }
+  writer.graph(small_graph_of_boxes());
   writer.flush();
 }
 

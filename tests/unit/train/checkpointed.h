@@ -1,7 +1,10 @@
 /// A small training whose every kind of state is in checkpoints, and what must be equal of two.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +76,10 @@ struct Trained {
   std::vector<std::vector<double>> columns;
   int64_t steps = 0;
   bool operator==(const Trained&) const = default;
+  friend void PrintTo(const Trained& trained, std::ostream* out) {
+    *out << trained.sha256.substr(0, 12) << ", " << trained.steps << " steps, "
+         << ::testing::PrintToString(trained.columns);
+  }
 };
 
 inline Trained trained_of(Model& model, const History& history) {

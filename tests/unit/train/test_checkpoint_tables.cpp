@@ -100,9 +100,11 @@ void expect_equal(const Outcome& a, const Outcome& b) {
 }
 
 TEST(CheckpointTables, RowsGoOnWithTheirStatesAndAges) {
-  for (const Setting& c : {Setting{}, Setting{.rule = optim::sgd({.learning_rate = 0.1})},
-                           Setting{.rule = optim::nadam({.learning_rate = 0.02})},
-                           Setting{.rule = optim::adagrad(), .idle_pushes = 0}}) {
+  for (const Setting& c :
+       {Setting{}, Setting{.rule = optim::sgd({.learning_rate = 0.1})},
+        Setting{.rule = optim::nadam({.learning_rate = 0.02})},
+        Setting{.rule = optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true})},
+        Setting{.rule = optim::adagrad(), .idle_pushes = 0}}) {
     SCOPED_TRACE(c.rule.name());
     const Outcome straight = trained(c, {});
     for (const int64_t cut : {3, 7, 12}) {

@@ -44,6 +44,7 @@ TEST(Checkpoints, TrainingsThatWereCutOffEndAsThoseThatWereNot) {
       {.optimizer = optim::Recipe(optim::sgd({.learning_rate = 0.05, .momentum = 0.9}),
                                   {.global_norm = 0.5})},
       {.optimizer = optim::lamb({.learning_rate = 0.01})},
+      {.optimizer = optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true})},
       {.optimizer = TorchOptimizerFactory([](std::vector<at::Tensor> parameters) {
          return std::make_unique<torch::optim::AdamW>(std::move(parameters),
                                                       torch::optim::AdamWOptions(0.01));

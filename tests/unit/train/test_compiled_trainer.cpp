@@ -7,6 +7,7 @@
 #include "tutti/models/gpt.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/nn/layers.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/train/lowered/compiled_trainer.h"
 #include "tutti/train/model/model.h"
@@ -256,6 +257,21 @@ TEST_F(CompiledTraining, LabelsAndTokensOutOfRangeAreNamedWithTheirRow) {
               HasSubstr("token 5"));
 }
 
+TEST_F(CompiledTraining, StepsOutOfRangeAreNamedWithTheirRow) {
+  const auto x = nn::input({4, 2}), count = nn::input({1}, DType::int64);
+  const nn::Graph graph({{"x", x}, {"count", count}},
+                        {{"y", nn::linear(3)(nn::lstm(2).named("strokes")(x, count))}});
+  CompiledTrainer trainer = trainer_of(graph);
+  const std::vector<Array> wrong{plain_array(at::zeros({2, 4, 2})),
+                                 plain_array(at::tensor({4, 500}, at::kLong).reshape({2, 1}))};
+  EXPECT_THAT(message_of<DataError>([&] { trainer.predict(wrong); }),
+              HasSubstr("lstm \"strokes\": row 1 of the batch has 500 steps"));
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { trainer.step({{wrong, plain_array(at::zeros({2}, at::kLong))}}, 0.1); }),
+              HasSubstr("row 1 of the batch has 500 steps"));
+  EXPECT_EQ(trainer.updates(), 0);
+}
+
 /// By one run of a program, at rates of their own, also where a part has fewer rows.
 TEST_F(CompiledTraining, SeveralStepsOfARunAreThoseOfOneEach) {
   const nn::Graph graph = net_with_dropout();
@@ -310,6 +326,8 @@ TEST_F(CompiledTraining, StepsAfterABadLossAreLeftOutUntilTheyAreTakenBack) {
   EXPECT_TRUE(std::isfinite(step(bad, good))) << "left out all the same";
   expect_values_near(bad, clean, 1e-6);
   EXPECT_EQ(bad.updates(), 3);
+  EXPECT_EQ(bad.made().left_out, 2);
+  EXPECT_EQ(bad.made().updates, 1) << "to look changes nothing";
   EXPECT_EQ(bad.take_back_left_out(), 2);
   EXPECT_EQ(bad.updates(), 1);
   step(clean, good);

@@ -1,19 +1,17 @@
 // Model on networks of .pt2 files (tests/tables/exported/make_for_model.py).
-#include <torch/torch.h>
-
 #include <functional>
 
+#include "tutti/checkpoint/folder.h"
 #include "tutti/data/safetensors.h"
-#include "tutti/exported/from_export.h"
 #include "tutti/exported/module.h"
-#include "tutti/strategy/input/from_tensors.h"
+#include "tutti/loops.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/weights.h"
 
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
-#include "tests/support/two_outputs.h"
-#include "tests/unit/train/small_model.h"
+#include "tests/unit/train/exported_nets.h"
 
 namespace tutti {
 namespace {
@@ -21,29 +19,6 @@ namespace {
 using test::kind_and_height;
 using test::places;
 using test::TempFolder;
-
-const std::string kExportedNets = TUTTI_SOURCE_DIR "/tests/tables/exported/";
-
-FromExport picture_net() {
-  return from_export(kExportedNets + "pictures.pt2", {.eval = kExportedNets + "pictures.eval.pt2"});
-}
-FromExport both_net() { return from_export(kExportedNets + "both.pt2"); }
-
-/// Bright in the half that the label tells.
-data::Dataset bright_halves(int64_t count) {
-  torch::manual_seed(3);
-  const auto labels = torch::arange(count).remainder(2);
-  auto images = torch::rand({count, 1, 12, 12});
-  for (int64_t i = 0; i < count; ++i)
-    images[i].slice(2, labels[i].item<int64_t>() * 6, labels[i].item<int64_t>() * 6 + 6) += 0.5;
-  return data::from_tensors({images, labels});
-}
-
-CompileOptions for_pictures() {
-  return {.optimizer = optim::sgd({.learning_rate = 0.1}),
-          .loss = losses::sparse_categorical_crossentropy(),
-          .metrics = {metrics::accuracy()}};
-}
 
 Model picture_model(const Strategy& strategy) {
   Model model(strategy, picture_net());
@@ -231,6 +206,63 @@ TEST(ExportedModels, LoopsOfOnesOwnTakeThemToo) {
     return weights_sha256(state_of(*modules.modules().module(0)));
   };
   EXPECT_EQ(run("mirrored"), run("one_device"));
+}
+
+struct AdaptedLoop {
+  std::string kind = "mirrored";
+  double alpha = 4;
+  float first_of_base = 0;  ///< 0: as in the file
+};
+
+/// Of the whole weights behind `until` steps; with a folder it goes on from what is there.
+std::string adapted_loop(const AdaptedLoop& loop, const std::filesystem::path& folder,
+                         int64_t until) {
+  torch::manual_seed(3);  // draws the adapters
+  Strategy strategy = strategy_of(loop.kind, 2);
+  const Replicated<ExportedModule> modules(
+      strategy, from_export(kExportedNets + "mlp.pt2",
+                            {.lora = {{.pattern = "*", .rank = 2, .alpha = loop.alpha}}}));
+  if (loop.first_of_base != 0)
+    for (int local = 0; local < 2; ++local) {
+      const at::NoGradGuard no_grad;
+      const auto& base = *detail::adapted(*modules.modules().module(local))->base();
+      base.parameters().front().view(-1)[0].fill_(loop.first_of_base);
+    }
+  Optimizer optimizer(modules, optim::adam({.learning_rate = 0.05}));
+  int64_t step = 0;
+  Checkpoint checkpoint(strategy, {.folder = folder, .every_steps = 1, .resume = true});
+  checkpoint.add("net", modules).add("optimizer", optimizer).add("step", step);
+  checkpoint.restore();
+  for (; step < until; checkpoint.after_step(++step))
+    strategy.run([&](ReplicaContext& replica) {
+      const auto x = torch::full({2, 6}, 0.1 * double(step + replica.rank()));
+      optimizer.minimize(replica, modules.local(replica)->forward(x).square().mean(1), 4);
+    });
+  if (!folder.empty()) {
+    EXPECT_EQ(checkpoint.end(), "");
+  }
+  return weights_sha256(merged_state_of(*modules.modules().module(0)));
+}
+
+TEST(ExportedModels, LoopsWithAdaptersGoOnBesideTheWeightsThatTheyBeganWith) {
+  const TempFolder folder;
+  const std::string expected = adapted_loop({}, "", 4);
+  EXPECT_NE(adapted_loop({}, folder.path(), 2), expected);
+  const auto refused = [&](const AdaptedLoop& loop, const std::string& why) {
+    EXPECT_THAT(message_of<UsageError>([&] { adapted_loop(loop, folder.path(), 4); }),
+                AllOf(HasSubstr("\"net\""), HasSubstr(why)));
+  };
+  refused({.first_of_base = 2}, "its adapters stand beside other weights: sha256 ");
+  refused({.alpha = 5}, "has other adapters, by matrix and scale (alpha / rank): ");
+  const auto other =
+      from_export(kExportedNets + "mlp.pt2", {.lora = {{.pattern = "*", .rank = 2, .alpha = 4}}})();
+  const auto saved = trainings_in(folder.path()).back();
+  detail::load_module(*other, saved);
+  EXPECT_NE(weights_sha256(merged_state_of(*other)), expected);
+  other->base()->parameters().front().detach().zero_();
+  EXPECT_THAT(message_of<UsageError>([&] { detail::load_module(*other, saved); }),
+              HasSubstr("its adapters stand beside other weights"));
+  EXPECT_EQ(adapted_loop({.kind = "one_device"}, folder.path(), 4), expected);
 }
 
 TEST(ExportedModules, SayWhichGraphsTheyRun) {

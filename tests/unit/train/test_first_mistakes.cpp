@@ -227,5 +227,23 @@ TEST(Metrics, ThatWouldTakeAllMemoryAreRefusedFirst) {
   EXPECT_THAT(fit_refusal(trained, two.batch(2)), says);
 }
 
+TEST(Metrics, OfBinsAreToldToHaveFewerWhereClassesAreMany) {
+  Model model(strategy_of("one_device", 1), [] {
+    const auto input = nn::input({1});
+    return nn::Graph(input, nn::linear(1'000)(input));
+  });
+  const auto compile = [&](const Metric& metric) {
+    model.compile({.loss = losses::sparse_categorical_crossentropy(), .metrics = {metric}});
+  };
+  EXPECT_THAT(
+      message_of<UsageError>([&] { compile(metrics::average_precision()); }),
+      AllOf(HasSubstr("at most 16777216 are allowed, 16777 of each value, of which it keeps "
+                      "20002"),
+            HasSubstr(".bins"), Not(HasSubstr("squared"))));
+  EXPECT_NO_THROW(compile(metrics::average_precision({.bins = 16'777 / 2 - 1})));
+  EXPECT_THAT(message_of<UsageError>([&] { compile(metrics::auc({.num_thresholds = 10'000})); }),
+              HasSubstr(".num_thresholds"));
+}
+
 }  // namespace
 }  // namespace tutti

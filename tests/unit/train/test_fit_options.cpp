@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "tutti/data/generator.h"
+#include "tutti/strategy/input/from_tensors.h"
+#include "tutti/sync/tensors.h"
 
 #include "tests/support/expect.h"
 #include "tests/unit/train/padded.h"
@@ -51,6 +53,107 @@ TEST(Fit, WeighsSamplesAndClasses) {
   const double half =
       model.evaluate(weighted(20, [](int64_t i) { return i < 10 ? 1.0F : 0.0F; }).batch(20)).loss;
   EXPECT_NEAR(half, model.evaluate(three_classes(10).batch(10)).loss / 2, 1e-6);
+}
+
+// ---- tensors ----
+
+struct ClassTensors {
+  at::Tensor x, y;
+};
+
+ClassTensors tensors_of_classes(int64_t count) {
+  const auto all = three_classes(count).batch(count).epoch({}).batch(0);
+  return {tensor_of(all.columns[0]).clone(), tensor_of(all.columns[1]).clone()};
+}
+
+TEST(FitOfTensors, IsThatOfADatasetOfThem) {
+  const auto [x, y] = tensors_of_classes(50);
+  for (const char* kind : {"one_device", "mirrored"}) {
+    const auto sha = [&](const auto& train) {
+      Model model = small_model(strategy_of(kind, 3), 0.3);
+      train(model);
+      return model.weights_sha256();
+    };
+    const std::string shuffled =
+        sha([&](Model& model) { model.fit(x, y, {.epochs = 2, .verbose = 0, .batch = 16}); });
+    const std::string as_they_lie = sha([&](Model& model) {
+      model.fit(x, y, {.epochs = 2, .verbose = 0, .batch = 16, .shuffle = false});
+    });
+    const auto samples = data::from_tensors({x, y});
+    EXPECT_EQ(shuffled, sha([&](Model& model) {
+                model.fit(samples.shuffle().batch(16), {.epochs = 2, .verbose = 0});
+              }));
+    EXPECT_EQ(as_they_lie, sha([&](Model& model) {
+                model.fit(samples.batch(16), {.epochs = 2, .verbose = 0});
+              }));
+    EXPECT_NE(shuffled, as_they_lie);
+    EXPECT_EQ(shuffled, sha([&](Model& model) {
+                model.fit(std::vector{x}, {y, torch::ones({50})},
+                          {.epochs = 2, .verbose = 0, .batch = 16});
+              }))
+        << "weights of 1";
+  }
+}
+
+TEST(FitOfTensors, ValidatesOnTheLastSamplesAsTheyLie) {
+  const auto [x, y] = tensors_of_classes(50);
+  Model split = small_model(strategy_of("mirrored", 2));
+  const History one =
+      split.fit(x, y, {.epochs = 2, .verbose = 0, .validation_split = 0.2, .batch = 16});
+  Model given = small_model(strategy_of("mirrored", 2));
+  const auto last = data::from_tensors({x.narrow(0, 40, 10), y.narrow(0, 40, 10)});
+  const History two =
+      given.fit(x.narrow(0, 0, 40), y.narrow(0, 0, 40),
+                {.epochs = 2, .validation = last.batch(16), .verbose = 0, .batch = 16});
+  EXPECT_EQ(split.weights_sha256(), given.weights_sha256());
+  EXPECT_EQ(one.last("val_loss"), two.last("val_loss"));
+}
+
+TEST(FitOfTensors, EvaluatesAndPredictsWhateverTheBatch) {
+  const auto [x, y] = tensors_of_classes(50);
+  Model model = small_model(strategy_of("mirrored", 3));
+  const auto samples = data::from_tensors({x, y});
+  const Scores expected = model.evaluate(samples.batch(50));
+  const at::Tensor outputs = model.predict(x);  // one batch, of one replica
+  for (const int64_t batch : {1, 7, 64}) {
+    const Scores scores = model.evaluate(x, y, {.batch = batch});
+    EXPECT_NEAR(scores.loss, expected.loss, 1e-6);
+    EXPECT_EQ(scores.at("accuracy"), expected.at("accuracy"));
+    EXPECT_EQ(scores.samples, 50);
+    EXPECT_TRUE(torch::allclose(model.predict(x, {.batch = batch}), outputs, 1e-5, 1e-6));
+    EXPECT_TRUE(torch::equal(model.predict(x, {.batch = batch}),
+                             model.predict(data::from_tensors({x}).batch(batch))));
+  }
+}
+
+TEST(FitOfTensors, RefusesWhatDoesNotFitBeforeAStep) {
+  const auto [x, y] = tensors_of_classes(12);
+  Model model = small_model(strategy_of("mirrored", 2));
+  const std::string before = model.weights_sha256();
+  const auto refusal = [&](const at::Tensor& inputs, const at::Tensor& targets,
+                           FitOptions options = {}) {
+    return message_of<UsageError>([&] { model.fit(inputs, targets, std::move(options)); });
+  };
+  EXPECT_THAT(refusal(x, y.narrow(0, 0, 11)),
+              HasSubstr("fit: targets have 11 samples (their first size), the first of the inputs "
+                        "has 12; expected as many"));
+  EXPECT_THAT(refusal(x.narrow(0, 0, 0), y.narrow(0, 0, 0)), HasSubstr("inputs have no samples"));
+  EXPECT_THAT(refusal(torch::tensor(1.0), y), HasSubstr("[samples, ...] on the CPU, got a scalar"));
+  EXPECT_THAT(refusal({}, y), HasSubstr("got an undefined one"));
+  EXPECT_THAT(refusal(x.to(torch::kComplexFloat), y), HasSubstr("got ComplexFloat; convert it"));
+  EXPECT_THAT(refusal(x.to(torch::kLong), y), HasSubstr("convert to float32"));
+  EXPECT_THAT(refusal(x.narrow(1, 0, 3), y), HasSubstr("the dataset's samples have shape"));
+  EXPECT_THAT(refusal(x, y, {.batch = 0}), HasSubstr("fit: batch is 0, must be 1 or more"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.evaluate(x, y, {.batch = -1}); }),
+              HasSubstr("evaluate: batch is -1"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.predict(x, {.batch = 0}); }),
+              HasSubstr("predict: batch is 0"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.evaluate(x, y.narrow(0, 0, 3), {.batch = 4}); }),
+              HasSubstr("evaluate: targets have 3 samples"));
+  EXPECT_THAT(message_of<UsageError>([&] { model.fit(std::vector<at::Tensor>{}, {y}); }),
+              HasSubstr("no inputs were given"));
+  EXPECT_EQ(model.weights_sha256(), before);
+  EXPECT_EQ(model.optimizer().version(), 0);
 }
 
 TEST(Fit, CountsEpochsAndStepsAsTold) {

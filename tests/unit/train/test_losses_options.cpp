@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/train/losses/losses.h"
+#include "tutti/train/losses/overlap.h"
 #include "tutti/train/metrics/metrics.h"
 
 #include "tests/support/expect.h"
@@ -25,6 +25,8 @@ Pair pair_for(const Loss& loss, torch::Dtype dtype) {
   if (loss.name() == "sparse_categorical_crossentropy") {
     return {output, torch::randint(3, {6}, torch::kInt64)};
   }
+  if (loss.name() == "ctc")  // of readings, 4 steps of 3 classes
+    return {torch::randn({6, 4, 3}, dtype), torch::randint(1, 3, {6, 2}, torch::kInt64)};
   return {output, torch::rand({6, 3}, dtype) * 0.9 + 0.05};
 }
 
@@ -145,6 +147,39 @@ TEST(LossOptions, OutOfRangeAreNamedWithTheRange) {
                 }),
                 AllOf(HasSubstr("sparse_categorical_crossentropy"), names_it));
   }
+  for (const double gamma : {-1.0, infinite, nan}) {
+    const auto names_it = AllOf(HasSubstr(fmt::format("focal_crossentropy: gamma = {}", gamma)),
+                                HasSubstr("a finite number >= 0"));
+    EXPECT_THAT(
+        message_of<UsageError>([&] { losses::binary_focal_crossentropy({.gamma = gamma}); }),
+        names_it);
+    EXPECT_THAT(
+        message_of<UsageError>([&] { losses::categorical_focal_crossentropy({.gamma = gamma}); }),
+        names_it);
+    EXPECT_THAT(
+        message_of<UsageError>([&] { losses::sparse_categorical_crossentropy({.gamma = gamma}); }),
+        HasSubstr("gamma = "));
+    EXPECT_THAT(message_of<UsageError>([&] { losses::dice({.smooth = gamma}); }),
+                HasSubstr("dice: smooth = "));
+    EXPECT_THAT(message_of<UsageError>([&] { losses::tversky({.beta = gamma}); }),
+                HasSubstr("tversky: beta = "));
+    EXPECT_THAT(
+        message_of<UsageError>([&] { losses::categorical_focal_crossentropy({.alpha = {gamma}}); }),
+        HasSubstr("alpha[0] = "));
+  }
+  for (const double alpha : {-0.1, 1.5, nan})
+    EXPECT_THAT(
+        message_of<UsageError>([&] { losses::binary_focal_crossentropy({.alpha = alpha}); }),
+        HasSubstr("0 <= alpha <= 1"));
+  EXPECT_THAT(message_of<UsageError>([] { losses::categorical_focal_crossentropy({.alpha = {}}); }),
+              HasSubstr("alpha is empty"));
+  EXPECT_THAT(message_of<UsageError>([] {
+                losses::sparse_categorical_crossentropy({.label_smoothing = 0.1, .gamma = 2});
+              }),
+              HasSubstr("gamma = 2 and label_smoothing = 0.1"));
+  EXPECT_THAT(message_of<UsageError>([] { losses::dice({.from_logits = false, .softmax = true}); }),
+              HasSubstr("softmax of outputs that are no logits"));
+  EXPECT_THAT(message_of<UsageError>([] { losses::ctc({.blank = -1}); }), HasSubstr("blank = -1"));
   for (const double delta : {0.0, -1.0, infinite, nan}) {
     EXPECT_THAT(message_of<UsageError>([&] { losses::huber({.delta = delta}); }),
                 AllOf(HasSubstr(fmt::format("huber: delta = {}", delta)),
@@ -188,8 +223,8 @@ TEST(LossInput, ThatDoesNotFitIsDescribed) {
     try_it(loss, integers, integers);
   }
   // Over classes, rows must be rows.
-  for (const char* name :
-       {"categorical_crossentropy", "categorical_hinge", "kl_divergence", "cosine_similarity"}) {
+  for (const char* name : {"categorical_crossentropy", "categorical_focal_crossentropy",
+                           "categorical_hinge", "kl_divergence", "cosine_similarity"}) {
     const Loss loss = losses::loss_by_name(name);
     EXPECT_THAT(try_it(loss, torch::zeros({4, 3, 2}), torch::zeros({4, 6})),
                 HasSubstr("Float [4, 6], expected"));
@@ -201,7 +236,7 @@ TEST(LossInput, IntegersAndBoolsAreTargetsToo) {
   const auto output = torch::tensor({{0.5F}, {2.0F}, {0.25F}});
   const auto yes = torch::tensor({true, false, false});
   for (const auto& name : losses::loss_names()) {
-    if (name == "sparse_categorical_crossentropy") continue;
+    if (name == "sparse_categorical_crossentropy" || name == "ctc") continue;
     const Loss loss = losses::loss_by_name(name);
     const auto wanted = loss.kernel().per_sample(output, yes.unsqueeze(1).to(torch::kFloat32));
     for (const auto dtype : {torch::kBool, torch::kUInt8, torch::kInt64}) {
@@ -243,7 +278,7 @@ TEST(LossInput, LargeLogitsGiveFiniteLossesAndGradients) {
 
 TEST(LossNames, GiveTheLossOrTheNearestName) {
   EXPECT_EQ(losses::loss_by_name("huber").name(), "huber");
-  EXPECT_EQ(losses::loss_names().size(), 15U);
+  EXPECT_EQ(losses::loss_names().size(), 20U);
   EXPECT_TRUE(std::ranges::is_sorted(losses::loss_names()));
   const auto message = message_of<UsageError>([] { losses::loss_by_name("log_kosh"); });
   EXPECT_THAT(message, AllOf(HasSubstr("unknown loss \"log_kosh\""),

@@ -4,28 +4,50 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/train/losses/losses.h"
+#include "tutti/train/losses/overlap.h"
 
 namespace tutti {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
-Loss made(const Json& row) {
+Loss made(const PlainJson& row) {
   const std::string name = row.at("loss");
-  const Json& options = row.at("options");
+  const PlainJson& options = row.at("options");
   const bool from_logits = options.value("from_logits", true);
   const double smoothing = options.value("label_smoothing", 0.0);
   if (name == "sparse_categorical_crossentropy") {
     return losses::sparse_categorical_crossentropy(
         {.from_logits = from_logits,
          .label_smoothing = smoothing,
-         .class_weights = options.value("class_weights", std::vector<double>())});
+         .class_weights = options.value("class_weights", std::vector<double>()),
+         .gamma = options.value("gamma", 0.0)});
   }
+  if (name == "binary_focal_crossentropy")
+    return losses::binary_focal_crossentropy(
+        {.from_logits = from_logits,
+         .label_smoothing = smoothing,
+         .gamma = options.value("gamma", 2.0),
+         .alpha = options.contains("alpha") ? std::optional<double>(options.at("alpha"))
+                                            : std::nullopt});
+  if (name == "categorical_focal_crossentropy")
+    return losses::categorical_focal_crossentropy(
+        {.from_logits = from_logits,
+         .label_smoothing = smoothing,
+         .gamma = options.value("gamma", 2.0),
+         .alpha = options.value("alpha", std::vector<double>{0.25})});
+  if (name == "dice")
+    return losses::dice({.from_logits = from_logits, .softmax = options.value("softmax", false)});
+  if (name == "tversky")
+    return losses::tversky({.from_logits = from_logits,
+                            .softmax = options.value("softmax", false),
+                            .alpha = options.value("alpha", 0.5),
+                            .beta = options.value("beta", 0.5)});
   const losses::CrossentropyOptions entropy{.from_logits = from_logits,
                                             .label_smoothing = smoothing};
   if (name == "categorical_crossentropy") return losses::categorical_crossentropy(entropy);
@@ -34,12 +56,13 @@ Loss made(const Json& row) {
   return losses::loss_by_name(name);
 }
 
-at::Tensor tensor_of(const Json& row, const char* values, const char* shape) {
+at::Tensor tensor_of(const PlainJson& row, const char* values, const char* shape) {
   return torch::tensor(row.at(values).get<std::vector<double>>(), torch::kFloat64)
       .reshape(row.at(shape).get<std::vector<int64_t>>());
 }
 
-void expect_near(const at::Tensor& got, const Json& expected, double tolerance, const char* what) {
+void expect_near(const at::Tensor& got, const PlainJson& expected, double tolerance,
+                 const char* what) {
   const auto values = got.detach().to(torch::kFloat64).flatten().contiguous();
   ASSERT_EQ(values.numel(), static_cast<int64_t>(expected.size())) << what;
   for (int64_t i = 0; i < values.numel(); ++i) {
@@ -49,10 +72,10 @@ void expect_near(const at::Tensor& got, const Json& expected, double tolerance, 
   }
 }
 
-void expect_row(const Json& row, torch::Dtype dtype, double tolerance) {
+void expect_row(const PlainJson& row, torch::Dtype dtype, double tolerance) {
   SCOPED_TRACE(row.at("name").get<std::string>() + " " + torch::toString(dtype));
   const Loss loss = made(row);
-  const bool labels = loss.name() == "sparse_categorical_crossentropy";
+  const bool labels = loss.name() == "sparse_categorical_crossentropy" || loss.name() == "ctc";
   const auto output = tensor_of(row, "output", "shape").to(dtype).requires_grad_();
   const auto target = tensor_of(row, "target", "target_shape").to(labels ? torch::kInt64 : dtype);
   const auto weights = torch::tensor(row.at("weights").get<std::vector<double>>(), dtype);
@@ -62,7 +85,7 @@ void expect_row(const Json& row, torch::Dtype dtype, double tolerance) {
   double total = 0;
   const double scale = 0.25;
   const at::Tensor value = loss.kernel().scaled_sum(output, target, scale, total, weights);
-  const Json sum = Json::array({row.at("weighted_sum")});
+  const PlainJson sum = PlainJson::array({row.at("weighted_sum")});
   expect_near(torch::tensor(total, torch::kFloat64), sum, tolerance, "total");
   expect_near(value / scale, sum, tolerance, "value");
   value.backward();
@@ -76,7 +99,7 @@ TEST(LossTables, ValuesAndGradientsAreThoseOfKerasAndPyTorch) {
   std::ifstream file("tests/tables/losses.json");
   ASSERT_TRUE(file) << "run it in the root of the sources";
   std::set<std::string> seen;
-  for (const Json& row : Json::parse(file)) {
+  for (const PlainJson& row : PlainJson::parse(file)) {
     seen.insert(row.at("loss").get<std::string>());
     expect_row(row, torch::kFloat64, row.at("tolerance"));
     expect_row(row, torch::kFloat32, 2e-6);

@@ -4,7 +4,7 @@
 
 #include "tutti/hlo/gradients.h"
 #include "tutti/hlo/ops.h"
-#include "tutti/train/losses/losses.h"
+#include "tutti/train/losses/overlap.h"
 
 #include "tests/support/expect.h"
 #include "tests/support/hlo_evaluate.h"
@@ -48,17 +48,34 @@ std::vector<LossRow> loss_rows() {
       {"binary_of_integers", binary_crossentropy({.label_smoothing = 0.1}), y.slice(1, 0, 1),
        labels.gt(2).to(at::kLong)},
       {"binary_probabilities", binary_crossentropy({.from_logits = false}), y.sigmoid(), one_hot},
+      {"focal", sparse_categorical_crossentropy({.gamma = 2}), y, labels},
+      {"focal_ignored", sparse_categorical_crossentropy({.ignore_label = 2, .gamma = 0.5}),
+       sequences, of_sequences},
+      {"one_hot_focal", categorical_focal_crossentropy(), y, one_hot},
+      {"one_hot_focal_alphas",
+       categorical_focal_crossentropy({.gamma = 0.5, .alpha = {1, 0.5, 2, 0, 1}}), y, one_hot},
+      {"binary_focal", binary_focal_crossentropy(), corners, one_hot},
+      {"binary_focal_probabilities",
+       binary_focal_crossentropy({.from_logits = false, .gamma = 0.5, .alpha = 0.3}), y.sigmoid(),
+       one_hot},
+      {"binary_focal_beyond", binary_focal_crossentropy({.from_logits = false, .gamma = 1.5}),
+       at::where(y > 0, 1 + 1e-6, -1e-6).to(at::kFloat), one_hot},
+      {"dice_of_probabilities", dice({.from_logits = false, .smooth = 1}), y.sigmoid(), one_hot},
+      {"dice_of_classes", dice({.softmax = true}), sequences,
+       at::one_hot(of_sequences, 5).to(at::kFloat)},
+      {"tversky_of_classes", tversky({.softmax = true, .alpha = 0.3, .beta = 0.7}), sequences,
+       at::one_hot(of_sequences, 5).to(at::kFloat)},
       {"huber_far", huber({.delta = 0.3}), y, t},
   };
   const std::set<std::string> of_classes{"categorical_hinge", "kl_divergence"};
   const std::set<std::string> above_zero{"poisson", "mean_squared_logarithmic_error"};
   for (const std::string& name : loss_names()) {
-    if (name.find("crossentropy") != std::string::npos) continue;
+    if (name.find("crossentropy") != std::string::npos || name == "ctc") continue;
     const bool classes = of_classes.contains(name), above = above_zero.contains(name);
     const at::Tensor output = classes ? probabilities({6, 5}) : above ? y.abs() + 0.1 : y;
-    const at::Tensor target = name.find("hinge") != std::string::npos || classes ? one_hot
-                              : above                                            ? t.abs()
-                                                                                 : t;
+    const bool yes_or_no =
+        name.find("hinge") != std::string::npos || name == "dice" || name == "tversky";
+    const at::Tensor target = yes_or_no || classes ? one_hot : above ? t.abs() : t;
     rows.push_back({name, loss_by_name(name), output, target});
   }
   return rows;
@@ -106,6 +123,7 @@ TEST(LoweredLosses, AFunctionOfAUsersIsNone) {
   const hlo::Value y = program.argument({DType::float32, {3}}, "y");
   const Loss own("own", [](const at::Tensor& output, const at::Tensor&) { return output; });
   EXPECT_FALSE(own.kernel().lower(y, y).has_value());
+  EXPECT_FALSE(losses::ctc().kernel().lower(y, y).has_value());
 }
 
 }  // namespace

@@ -6,9 +6,12 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
+#include <regex>
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/train/metrics/better.h"
 #include "tutti/train/metrics/metrics.h"
 
 #include "tests/support/expect.h"
@@ -16,6 +19,7 @@
 namespace tutti {
 namespace {
 
+using metrics::Average;
 using metrics::Curve;
 using nlohmann::json;
 
@@ -70,8 +74,36 @@ double value_of(const Metric& metric, const Samples& samples) {
   return metric.value(state_of_all(metric, samples));
 }
 
+/// "micro_auc of 11 thresholds", "pr_auc of logits", "average_precision of 100 bins of many
+/// logits".
+std::optional<Metric> curve_of(const std::string& name) {
+  static const std::regex form(
+      "(micro_|weighted_)?(auc|pr_auc|average_precision)( of (\\d+) (thresholds|bins))?"
+      "( of many)?( of)?( logits)?");
+  std::smatch words;
+  if (!std::regex_match(name, words, form)) return {};
+  const auto average = words[1] == "micro_"      ? Average::micro
+                       : words[1] == "weighted_" ? Average::weighted
+                                                 : Average::macro;
+  const bool multi_label = words[6].matched;
+  const std::optional<bool> from_logits =
+      words[8].matched ? std::optional<bool>(true) : std::nullopt;
+  const int points = words[4].matched ? std::stoi(words[4]) : 0;
+  if (words[2] == "average_precision")
+    return metrics::average_precision({.bins = points > 0 ? points : 10'000,
+                                       .average = average,
+                                       .multi_label = multi_label,
+                                       .from_logits = from_logits});
+  return metrics::auc({.curve = words[2] == "auc" ? Curve::roc : Curve::pr,
+                       .num_thresholds = points > 0 ? points : 200,
+                       .average = average,
+                       .multi_label = multi_label,
+                       .from_logits = from_logits});
+}
+
 /// By name, and those of the table that have options.
 Metric metric_of(const std::string& name) {
+  if (auto curve = curve_of(name)) return *curve;
   const std::map<std::string, std::function<Metric()>> known{
       {"precision_of_2", [] { return metrics::precision({.only = 2}); }},
       {"recall_of_2", [] { return metrics::recall({.only = 2}); }},
@@ -85,12 +117,17 @@ Metric metric_of(const std::string& name) {
       {"f1 of logits above 0.3",
        [] { return metrics::f1({.threshold = 0.3, .from_logits = true}); }},
       {"perplexity of logits", [] { return metrics::perplexity({.from_logits = true}); }},
-      {"auc of logits", [] { return metrics::auc({.from_logits = true}); }},
-      {"average_precision of logits",
-       [] { return metrics::average_precision({.from_logits = true}); }},
-      {"auc of 11 thresholds", [] { return metrics::auc({.num_thresholds = 11}); }},
-      {"pr_auc of 11 thresholds",
-       [] { return metrics::auc({.curve = Curve::pr, .num_thresholds = 11}); }},
+      {"iou_of_2", [] { return metrics::iou({.only = 2}); }},
+      {"f_beta_2_of_2", [] { return metrics::f_beta(2, {.only = 2}); }},
+      {"true_positives_of_2", [] { return metrics::true_positives({.only = 2}); }},
+      {"false_positives_of_2", [] { return metrics::false_positives({.only = 2}); }},
+      {"true_negatives_of_2", [] { return metrics::true_negatives({.only = 2}); }},
+      {"false_negatives_of_2", [] { return metrics::false_negatives({.only = 2}); }},
+      {"true_positives above 0.3", [] { return metrics::true_positives({.threshold = 0.3}); }},
+      {"false_positives above 0.3", [] { return metrics::false_positives({.threshold = 0.3}); }},
+      {"true_negatives above 0.3", [] { return metrics::true_negatives({.threshold = 0.3}); }},
+      {"false_negatives above 0.3", [] { return metrics::false_negatives({.threshold = 0.3}); }},
+      {"binary_iou above 0.3", [] { return metrics::binary_iou({.threshold = 0.3}); }},
   };
   const auto found = known.find(name);
   return found == known.end() ? metric_by_name(name) : found->second();
@@ -173,6 +210,19 @@ TEST(Metrics, AnOutputThatIsNoNumberStandsForTheWrongAnswer) {
   EXPECT_TRUE(std::isnan(value_of(metrics::mean_squared_error(), line)));
 }
 
+TEST(Metrics, ClassesWithoutAnAreaAreLeftOutOfItsMean) {
+  // Class 2 is no sample's; class 0 is right, class 1 as wrong as can be.
+  const Samples three{.outputs = {0.9F, 0.1F, 0, 0.2F, 0.05F, 0.75F}, .labels = {0, 1}, .width = 3};
+  EXPECT_EQ(value_of(metrics::auc(), three), 0.5);
+  EXPECT_EQ(value_of(metrics::average_precision(), three), (1 + 0.5) / 2);
+  const Samples of_one{.outputs = {0.9F, 0.1F}, .labels = {0}, .width = 2};
+  EXPECT_EQ(value_of(metrics::auc(), of_one), 0);  // no samples of others
+  EXPECT_EQ(value_of(metrics::average_precision(), of_one), 1);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Samples bad{.outputs = {nan, 1, 0, 1}, .labels = {0, 1}, .width = 2};
+  EXPECT_EQ(value_of(metrics::auc({.from_logits = true}), bad), 0);  // a row that is all wrong
+}
+
 TEST(Metrics, NoSamplesGiveNoNumberButZero) {
   for (const std::string& name : metric_names()) {
     const Metric metric = metric_by_name(name);
@@ -186,12 +236,36 @@ TEST(Metrics, NoSamplesGiveNoNumberButZero) {
 TEST(Metrics, AreFoundByName) {
   EXPECT_EQ(metric_by_name("top_7_accuracy").name(), "top_7_accuracy");
   EXPECT_EQ(metric_by_name("map_at_12").name(), "map_at_12");
-  for (const char* wrong : {"acuracy", "top__accuracy", "top_x_accuracy", "map_at_", "map_at_3x"})
+  EXPECT_EQ(metric_by_name("weighted_f_beta_0.5").name(), "weighted_f_beta_0.5");
+  for (const char* wrong :
+       {"acuracy", "top__accuracy", "top_x_accuracy", "map_at_", "map_at_3x", "f_beta_x"})
     EXPECT_THAT(message_of<UsageError>([&] { metric_by_name(wrong); }),
                 HasSubstr("unknown metric"));
   EXPECT_THAT(message_of<UsageError>([] { metric_by_name("acuracy"); }),
               AllOf(HasSubstr("did you mean \"accuracy\""), HasSubstr("r2_score")));
   EXPECT_THAT(message_of<UsageError>([] { metric_by_name("map_at_0"); }), HasSubstr("k is 0"));
+}
+
+TEST(Metrics, OneMetricHasOneName) {
+  EXPECT_THAT(
+      message_of<UsageError>([] { metric_by_name("weighted_f_beta_2.0"); }),
+      AllOf(HasSubstr("metric \"weighted_f_beta_2.0\""), HasSubstr("\"weighted_f_beta_2\"")));
+  for (const char* other : {"f_beta_2.0", "f_beta_5e-1", "top_05_accuracy", "map_at_03"})
+    EXPECT_THAT(message_of<UsageError>([&] { metric_by_name(other); }),
+                HasSubstr("another way to write"));
+  for (const std::string& name : metric_names()) EXPECT_EQ(metric_by_name(name).name(), name);
+}
+
+TEST(Metrics, AreBetterWhenHigherByWholeWordsOfTheirNames) {
+  for (const char* higher :
+       {"accuracy", "val_accuracy", "top_5_accuracy", "kind_accuracy", "auc", "weighted_pr_auc",
+        "f1", "micro_f1", "f1_of_2", "f_beta_2", "map_at_3", "r2_score", "iou", "binary_iou",
+        "average_precision", "recall.90", "true_positives_of_1", "val_true_negatives"})
+    EXPECT_TRUE(higher_is_better(Better::by_name, higher)) << higher;
+  for (const char* lower : {"loss", "val_loss", "score_loss", "mean_absolute_error", "perplexity",
+                            "previous_perplexity", "auction_price", "various_false_positives",
+                            "false_negatives", "recall_false_positives", "underscored", "f12"})
+    EXPECT_FALSE(higher_is_better(Better::by_name, lower)) << lower;
 }
 
 TEST(Metrics, MayBeNamedAnew) {
@@ -212,6 +286,10 @@ TEST(Metrics, OptionsOutOfRangeAreErrors) {
   EXPECT_THAT(message([] { return metrics::precision({.only = -2}); }), HasSubstr("class -2"));
   EXPECT_THAT(message([] { return metrics::f1({.threshold = 1, .from_logits = true}); }),
               HasSubstr("threshold is 1, must be between 0 and 1"));
+  EXPECT_THAT(message([] { return metrics::true_negatives({.only = -2}); }), HasSubstr("class -2"));
+  for (const double beta : {0.0, -1.0, 1e7, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_THAT(message([&] { return metrics::f_beta(beta); }), HasSubstr("f_beta: beta is"));
+  EXPECT_THAT(message([] { return metric_by_name("f_beta_0"); }), HasSubstr("beta is 0"));
   EXPECT_THAT(message([] { return Metric(MetricDefinition{.name = "mine"}); }),
               HasSubstr("metric mine: needs num_states"));
 }
@@ -232,7 +310,15 @@ TEST(Metrics, SamplesThatDoNotFitAreErrors) {
       {metrics::categorical_accuracy(), classes, "3 a sample; got no floats"},
       {metrics::r2_score(), {.outputs = {1, 2}, .targets = {1}, .width = 2}, "2 a sample; got 1"},
       {metrics::mean_absolute_error(), binary, "got no floats"},
-      {metrics::auc(), classes, "metric auc: needs 1 output a sample, the model gives 3"},
+      {metrics::auc(), one_hot, "metric auc: of 3 outputs a sample needs int64 labels"},
+      {metrics::auc(), one_hot, "with .multi_label, as many float targets of 0 or 1; got 3 floats"},
+      {metrics::auc({.multi_label = true}), classes, "as many float targets as outputs, 3"},
+      {metrics::true_positives(), classes, "needs a target of 0 or 1 for each of the 3 outputs"},
+      {metrics::binary_iou(), classes, "got labels: for them there are confusion_matrix and iou"},
+      {metrics::true_positives({.only = 3}), classes, "positives_of_3: class 3, but the model"},
+      {metrics::false_negatives({.only = 0}), binary,
+       "of_0: class 0, but the model gives 1 output"},
+      {metrics::true_negatives({.only = 0}), one_hot, "metric true_negatives_of_0: needs int64"},
       {metrics::average_precision(), {.outputs = {0}, .targets = {0, 1}}, "1 a sample; got 2"},
       {metrics::recall({.only = 3}), classes, "recall_of_3: class 3, but the model gives 3"},
       {metrics::recall({.only = 0}), binary, "recall_of_0: class 0, but the model gives 1"},
@@ -251,6 +337,9 @@ TEST(Metrics, SamplesThatDoNotFitAreErrors) {
       {metrics::precision(), {.outputs = {1}, .labels = {2}}, "label 2, expected 0 or 1"},
       {metrics::binary_accuracy(), {.outputs = {1}, .targets = {0.5F}}, "target 0.5"},
       {metrics::auc(), {.outputs = {1.5F}, .targets = {1}}, "set from_logits"},
+      {metrics::average_precision(), classes, "output 2, expected 0 to 1"},
+      {metrics::auc(), {.outputs = {1, 0}, .labels = {2}, .width = 2}, "label 2"},
+      {metrics::binary_iou(), {.outputs = {1, 1}, .targets = {0, 2}, .width = 2}, "target 2"},
       {metrics::categorical_accuracy(),
        {.outputs = {1}, .targets = {std::numeric_limits<float>::quiet_NaN()}},
        "not a number"},

@@ -183,10 +183,10 @@ TEST(Model, RegressionHasItsMetrics) {
 TEST(Model, MetricsNeedTheirTargets) {
   Model model = small_model(strategy_of("mirrored", 2));
   CompileOptions options = adam_and_accuracy();
-  options.metrics = {metrics::auc()};
+  options.metrics = {metrics::binary_accuracy()};
   model.compile(options);
   EXPECT_THAT(message_of<Error>([&] { model.evaluate(three_classes(6).batch(6)); }),
-              HasSubstr("metric auc: needs 1 output a sample, the model gives 3"));
+              HasSubstr("metric binary_accuracy: needs 1 output a sample, the model gives 3"));
 }
 
 TEST(Model, HistoryHasOneRowAnEpoch) {

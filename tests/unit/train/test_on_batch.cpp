@@ -1,5 +1,6 @@
 // train_on_batch, test_on_batch, validation_split and summary.
 #include <functional>
+#include <optional>
 
 #include "tutti/sync/tensors.h"
 
@@ -188,6 +189,105 @@ TEST(OnBatch, SummaryOfASequentialHasLayersAndShapes) {
   EXPECT_THAT(message_of<UsageError>([&] { (void)model.summary({1, 5, 4}); }),
               AllOf(HasSubstr("layer \"3\""), HasSubstr("[1, 5, 4]")));
   EXPECT_TRUE(model.modules().module(0)->is_training());
+}
+
+// ---- callbacks of steps and passes ----
+
+/// Writes down what it is told of.
+std::shared_ptr<Callback> scribe(std::string& story, bool every_worker = false) {
+  const auto train = [&](const char* what) {
+    return [&story, what](Training& t) {
+      story += fmt::format("{} {}/{}\n", what, t.epoch_step(), t.epoch_steps());
+    };
+  };
+  const auto pass = [&](const char* what) {
+    return [&story, what](const PassFacts& f) {
+      story += fmt::format("{} {}/{} of {}", what, f.batch, f.batches, f.samples);
+      for (const auto& [name, value] : f.values) story += ", " + name;
+      story += "\n";
+    };
+  };
+  return callbacks::lambda("scribe", {.on_train_begin = train("train begin"),
+                                      .on_step_begin = train("step begin"),
+                                      .on_step_end = train("step end"),
+                                      .on_train_end = train("train end"),
+                                      .on_test_begin = pass("test begin"),
+                                      .on_test_step_begin = pass("test step begin"),
+                                      .on_test_step_end = pass("test step end"),
+                                      .on_test_end = pass("test end"),
+                                      .on_predict_begin = pass("predict begin"),
+                                      .on_predict_step_begin = pass("predict step begin"),
+                                      .on_predict_step_end = pass("predict step end"),
+                                      .on_predict_end = pass("predict end"),
+                                      .on_every_worker = every_worker});
+}
+
+TEST(PassCallbacks, SeeBeginAndEndOfTrainTestPredictAndStep) {
+  const auto data = three_classes(6).batch(4);
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Model model = small_model(strategy_of(kind, 2));
+    std::string fitted, tested, predicted;
+    model.fit(
+        data,
+        {.validation = three_classes(3).batch(2), .callbacks = {scribe(fitted)}, .verbose = 0});
+    EXPECT_EQ(fitted,
+              "train begin 0/0\nstep begin 0/2\nstep end 1/2\nstep begin 1/2\nstep end 2/2\n"
+              "test begin 0/2 of 3\ntest step begin 0/2 of 3\ntest step end 0/2 of 3\n"
+              "test step begin 1/2 of 3\ntest step end 1/2 of 3\n"
+              "test end 2/2 of 3, loss, accuracy, top_2_accuracy\ntrain end 2/2\n")
+        << kind;
+    model.evaluate(data, {}, 0, {scribe(tested)});
+    EXPECT_EQ(tested,
+              "test begin 0/2 of 6\ntest step begin 0/2 of 6\ntest step end 0/2 of 6\n"
+              "test step begin 1/2 of 6\ntest step end 1/2 of 6\n"
+              "test end 2/2 of 6, loss, accuracy, top_2_accuracy\n")
+        << kind;
+    const auto x = column_of_batch(three_classes(6).batch(6), 0, 0);
+    model.predict(x, {.batch = 3, .callbacks = {scribe(predicted)}});
+    EXPECT_EQ(predicted,
+              "predict begin 0/2 of 6\npredict step begin 0/2 of 6\npredict step end 0/2 of 6\n"
+              "predict step begin 1/2 of 6\npredict step end 1/2 of 6\npredict end 2/2 of 6\n")
+        << kind;
+  }
+}
+
+TEST(PassCallbacks, ARateSetAtTheBeginOfAStepIsThatOfTheStep) {
+  const auto trained = [](const Callbacks& with, std::optional<RateSchedule> rate) {
+    Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
+    CompileOptions options = adam_and_accuracy();
+    options.learning_rate = std::move(rate);
+    model.compile(std::move(options));
+    model.fit(three_classes(20).batch(10), {.epochs = 2, .callbacks = with, .verbose = 0});
+    return model.weights_sha256();
+  };
+  const auto rate_of = [](int64_t step) { return 0.1 / static_cast<double>(1 + step); };
+  const auto at_begin = callbacks::lambda(
+      "at begin", {.on_step_begin = [&](Training& t) { t.set_learning_rate(rate_of(t.step())); }});
+  EXPECT_EQ(trained({at_begin}, std::nullopt), trained({}, RateSchedule("mine", rate_of)));
+}
+
+TEST(PassCallbacks, ThatThrowAreNamedWithTheirPlace) {
+  const auto data = three_classes(6).batch(4);
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Model model = small_model(strategy_of(kind, 2));
+    const auto fails = [](const PassFacts& f) {
+      if (f.batch == 1) throw Error("no more");
+    };
+    const auto test = callbacks::lambda("mine", {.on_test_step_end = fails});
+    EXPECT_EQ(message_of<Error>([&] { model.evaluate(data, {}, 0, {test}); }),
+              "evaluate, batch 2 of 2, callback mine: no more");
+    EXPECT_EQ(message_of<Error>([&] {
+                model.fit(data, {.validation = data, .callbacks = {test}, .verbose = 0});
+              }),
+              "fit, validation after epoch 1, batch 2 of 2, callback mine: no more");
+    const auto step = callbacks::lambda("mine", {.on_step_begin = [](Training& t) {
+                                          if (t.epoch_step() == 1) throw Error("no more");
+                                        }});
+    EXPECT_EQ(message_of<Error>([&] { model.fit(data, {.callbacks = {step}, .verbose = 0}); }),
+              "fit, epoch 1 of 1, step 2 of 2, callback mine: no more");
+    EXPECT_EQ(message_of<UsageError>([&] { model.predict(data, {nullptr}); }),
+              "callbacks: one of them is null");
+  }
 }
 
 }  // namespace

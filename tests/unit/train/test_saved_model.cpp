@@ -2,9 +2,13 @@
 #include <thread>
 
 #include "tutti/base/file.h"
+#include "tutti/checkpoint/folder.h"
+#include "tutti/exported/module.h"
 #include "tutti/nn/graph_json.h"
+#include "tutti/nn/lambda.h"
 #include "tutti/train/model/predictor.h"
 #include "tutti/train/model/saved_model.h"
+#include "tutti/train/model/weights_found.h"
 
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -65,6 +69,26 @@ TEST(SavedModel, GoesWithTheLastWeightsThatWereSaved) {
       AllOf(HasSubstr("no graph is beside"), HasSubstr("net.json"), HasSubstr("model.json")));
 }
 
+TEST(SavedModel, HasNoGraphWhereALayerIsAFunctionOfTheProgram) {
+  const TempFolder folder;
+  const fs::path file = folder / "net.safetensors";
+  small_model(strategy_of("one_device", 1)).save(file);
+  const auto input = nn::input({4});
+  const auto twice =
+      nn::lambda("twice", {3}, [](at::TensorList in) { return in[0] * 2; }).named("own");
+  const nn::Graph graph(input, twice(nn::linear(3)(input)));
+  Model model(strategy_of("one_device", 1), [&] { return graph; });
+  testing::internal::CaptureStderr();
+  model.save(file);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("net.json is not written"), HasSubstr("layer \"own\""),
+                    HasSubstr("(twice)"), HasSubstr("of another model, is removed")));
+  EXPECT_THAT(folder.names(), UnorderedElementsAre("net.safetensors"));
+  testing::internal::CaptureStderr();
+  model.save(file);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "once a file";
+}
+
 TEST(SavedModel, LeavesFilesOfOthersAlone) {
   const TempFolder folder;
   put_bytes(folder / "net.json", "{\"mine\": 1}");
@@ -116,6 +140,113 @@ TEST(Predictors, AnswerManyThreadsAtOnceAsOne) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(wrong, Each(0));
+}
+
+const fs::path kNets = "tests/tables/exported";
+
+/// A network of Python with weights that are not its file's, as `tutti train --out` leaves it.
+struct ExportedRun {
+  FromExport network = from_export(kNets / "cnn.pt2", {.eval = kNets / "cnn.eval.pt2"});
+  Model model{strategy_of("one_device", 1), network};
+
+  explicit ExportedRun(const fs::path& folder) {
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model.modules().module(0)->parameters()) parameter.mul_(1.25);
+    }
+    model.save(folder / "model.safetensors");
+    fs::copy_file(kNets / "cnn.pt2", folder / "model.pt2");
+    fs::copy_file(kNets / "cnn.eval.pt2", folder / "model.eval.pt2");
+  }
+};
+
+TEST(Predictors, OfANetworkOfPythonAnswerManyThreadsAsItsGraphOfEvaluation) {
+  const TempFolder folder;
+  ExportedRun run(folder.path());
+  const Predictor predictor = Predictor::load(folder.path());
+  constexpr int kThreads = 4, kCalls = 50;
+  std::vector<at::Tensor> inputs, expected;
+  for (int i = 0; i < kThreads; ++i) {
+    inputs.push_back(at::randn({i + 1, 3, 8, 8}));
+    expected.push_back(run.model.predict(inputs.back()));
+  }
+  std::vector<int> wrong(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      const auto at = static_cast<size_t>(i);
+      for (int call = 0; call < kCalls; ++call) {
+        const at::Tensor got = predictor.predict(inputs[at]);
+        wrong[at] += got.requires_grad() || !at::equal(got, expected[at]) ? 1 : 0;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(wrong, Each(0));
+  EXPECT_THAT(predictor.input_names(), ElementsAre("x"));
+  EXPECT_THAT(predictor.output_names(), ElementsAre("output"));
+  EXPECT_THROW(predictor.graph(), UsageError);
+}
+
+TEST(Predictors, OfANetworkOfPythonTakeFilesByNameToo) {
+  const TempFolder folder;
+  ExportedRun run(folder.path());
+  const at::Tensor x = at::randn({3, 3, 8, 8}), expected = run.model.predict(x);
+  const auto answer = [&](const Predictor& predictor) { return predictor.predict(x); };
+  EXPECT_TRUE(at::equal(answer(Predictor::load(run.network, folder.path())), expected));
+  EXPECT_TRUE(
+      at::equal(load_model(strategy_of("mirrored", 2), folder.path()).predict(x), expected));
+  const auto untrained = run.network();
+  untrained->eval();
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = untrained->forward(x);
+  EXPECT_FALSE(at::equal(before, expected));
+  EXPECT_TRUE(at::equal(answer(Predictor::load(run.network)), before));
+  EXPECT_TRUE(at::equal(answer(Predictor::load(kNets / "cnn.eval.pt2")), before));
+}
+
+TEST(Predictors, OfANetworkOfPythonAreOfGraphsWhoseCallsAreIndependent) {
+  EXPECT_THAT(message_of<UsageError>([] { Predictor::load(kNets / "cnn.pt2"); }),
+              HasSubstr("evaluation needs the graph of module.eval()"));
+  const fs::path control = kNets / "control.pt2";
+  EXPECT_THAT(
+      message_of<UsageError>([&] { Predictor::load(from_export(control, {.eval = control})); }),
+      HasSubstr("an answer would depend on those before it"));
+  const Predictor predictor = Predictor::load(kNets / "cnn.eval.pt2");
+  EXPECT_THAT(message_of<UsageError>([&] { predictor.predict(at::zeros({1, 3, 8, 9})); }),
+              HasSubstr("the model was exported for"));
+  EXPECT_THAT(message_of<UsageError>([&] { predictor.predict_all({}); }), HasSubstr("got 0"));
+}
+
+TEST(SavedModel, OfARunThatWentOnItIsWhatWasWrittenLast) {
+  const TempFolder folder;
+  Model model = checkpointed_model({});
+  model.fit(samples(),
+            {.epochs = 2, .verbose = 0, .checkpoints = {.folder = folder / "checkpoints"}});
+  const auto weights = [&] { return find_saved_model(folder.path()).weights.filename().string(); };
+  const auto newest = weights_in(folder.path()).back();
+  EXPECT_EQ(weights(), newest.path.filename());
+  const fs::path end = folder / "model.safetensors";
+  model.save(end);
+  EXPECT_EQ(weights(), "model.safetensors");
+  fs::last_write_time(end, newest.written - std::chrono::seconds(1));
+  EXPECT_EQ(weights(), newest.path.filename());
+  EXPECT_EQ(weights_in(folder.path()).size(), trainings_in(folder / "checkpoints").size() + 1);
+  fs::last_write_time(end, newest.written);
+  EXPECT_EQ(weights(), "model.safetensors") << "as one that was written in the same tick";
+}
+
+TEST(SavedModel, ItIsTheEndOfAJobWhoseServersWriteTheirLastSnapshotBehindIt) {
+  const TempFolder folder;
+  const fs::path end = folder / "model.safetensors", cut = folder / "cut-000003";
+  small_model(strategy_of("one_device", 1)).save(end);
+  fs::create_directory(cut);
+  put_bytes(cut / "manifest.json", "{}");
+  fs::last_write_time(cut / "manifest.json", fs::last_write_time(end) + std::chrono::seconds(1));
+  const auto found = weights_in(folder.path());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found.front().path, cut);
+  EXPECT_EQ(found.back().path, end);
+  EXPECT_TRUE(found.back().is_end);
 }
 
 TEST(Predictors, RefuseWhatTheModelDoesNotTake) {

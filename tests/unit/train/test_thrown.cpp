@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tutti/train/callbacks/callbacks.h"
+
 #include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
@@ -68,6 +71,70 @@ TEST(Thrown, ByALossNamesEpochStepAndReplica) {
                   [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
               "fit, epoch 1 of 1, step 2 of 2, replica 1: no such label")
         << kind;
+  }
+}
+
+Strategy local_strategy(const char* kind, const LocalUpdates& local) {
+  return Strategy(
+      {.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 7, .local = local});
+}
+
+bool are_alike(Model& model) {
+  const Updater& updater = model.optimizer().updater();
+  for (size_t i = 0; i < updater.parameters(0).size(); ++i)
+    if (!updater.parameters(0)[i].equal(updater.parameters(1)[i])) return false;
+  return true;
+}
+
+// Four updates, of which one is behind the last averaging, as a callback throws.
+TEST(Thrown, WhileAMeanIsShownLeavesEachReplicaItsOwn) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    const auto fit = [&](bool throws) {
+      Model model = small_model(local_strategy(kind, {.every = 3}));
+      const data::Dataset data = three_classes(24).batch(6);
+      const auto callback = callbacks::lambda("mine", {.on_epoch_end = [&](Training&) {
+                                                EXPECT_TRUE(are_alike(model));
+                                                EXPECT_NO_THROW(model.weights_sha256());
+                                                if (throws) throw std::runtime_error("no disk");
+                                              }});
+      const auto first = [&] { model.fit(data, {.callbacks = {callback}, .verbose = 0}); };
+      if (throws) {
+        EXPECT_THAT(message_of<Error>(first), HasSubstr("callback mine: no disk"));
+        EXPECT_FALSE(are_alike(model));
+        const char* const why = "1 update after the last averaging each replica has weights";
+        EXPECT_THAT(message_of<UsageError>([&] { model.weights_sha256(); }), HasSubstr(why));
+        EXPECT_THAT(message_of<UsageError>([&] { model.evaluate(data); }), HasSubstr(why));
+        EXPECT_THAT(message_of<UsageError>([&] { model.predict(data); }), HasSubstr(why));
+        model.optimizer().updater().averaged()->average();  // as fit() would have
+      } else {
+        first();
+      }
+      model.fit(data, {.verbose = 0});
+      EXPECT_TRUE(are_alike(model));
+      return model.weights_sha256();
+    };
+    EXPECT_EQ(fit(true), fit(false)) << kind;
+  }
+}
+
+TEST(Thrown, NothingStaysOfTheWeightsBeforeALoad) {
+  const test::TempFolder folder;
+  const auto file = folder / "weights.safetensors";
+  const LocalUpdates local{.every = 2,
+                           .outer = {.learning_rate = 0.7, .momentum = 0.9, .nesterov = true}};
+  const data::Dataset data = three_classes(24).batch(6);
+  Model other = small_model(strategy_of("mirrored", 2));
+  other.fit(data, {.epochs = 3, .verbose = 0});
+  other.save(file);
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    Model before(local_strategy(kind, local), [] { return small_graph(); });
+    before.load(file);
+    before.compile(adam_and_accuracy());
+    Model after = small_model(local_strategy(kind, local));
+    after.load(file);
+    EXPECT_EQ(after.weights_sha256(), before.weights_sha256());
+    for (Model* const one : {&before, &after}) one->fit(data, {.verbose = 0});
+    EXPECT_EQ(after.weights_sha256(), before.weights_sha256()) << kind;
   }
 }
 

@@ -214,11 +214,16 @@ TEST_F(TpuStrategies, RatesChangeWithTheStep) {
 TEST_F(TpuStrategies, CallbacksSeeTheSameEpochsAndMayEndThem) {
   struct Ends final : Callback {
     std::string_view name() const override { return "Ends"; }
+    void on_step_end(Training& training) override {
+      shown = {training.at("loss"), training.at("accuracy")};
+    }
     void on_epoch_end(Training& training) override {
       losses.push_back(training.at("loss"));
+      EXPECT_NEAR(shown[0], losses.back(), 1e-9) << "after the last step: of all replicas";
+      EXPECT_NEAR(shown[1], training.at("accuracy"), 1e-9);
       if (losses.size() == 2) training.stop("two are enough");
     }
-    std::vector<double> losses;
+    std::vector<double> losses, shown;
   };
   const auto ends = std::make_shared<Ends>();
   Model tpu = compiled("tpu");

@@ -10,7 +10,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/json_numbers.h"
 #include "tutti/base/log.h"
-#include "tutti/observe/tensorboard.h"
 
 namespace tutti::callbacks {
 namespace {
@@ -286,38 +285,6 @@ class CsvLogger final : public Callback {
   std::string text_;
 };
 
-class TensorBoard final : public Callback {
- public:
-  explicit TensorBoard(std::filesystem::path folder) : folder_(std::move(folder)) {
-    if (folder_.empty()) throw UsageError("callback tensorboard: folder is empty");
-  }
-
-  std::string_view name() const override { return "tensorboard"; }
-
-  void on_train_begin(Training&) override {
-    train_.emplace(folder_ / "train");
-    validation_.reset();
-  }
-
-  void on_epoch_end(Training& training) override {
-    constexpr std::string_view kValidation = "val_";
-    train_->scalar("epoch_learning_rate", training.epoch(), training.learning_rate());
-    for (const auto& [name, value] : training.values()) {
-      if (!name.starts_with(kValidation)) {
-        train_->scalar("epoch_" + name, training.epoch(), value);
-        continue;
-      }
-      if (!validation_) validation_.emplace(folder_ / "validation");
-      validation_->scalar("epoch_" + name.substr(kValidation.size()), training.epoch(), value);
-    }
-  }
-
- private:
-  std::filesystem::path folder_;
-  std::optional<EventWriter> train_;
-  std::optional<EventWriter> validation_;
-};
-
 class ProgressBar final : public Callback {
  public:
   explicit ProgressBar(std::FILE* out) : out_(out) {}
@@ -369,13 +336,26 @@ class Lambda final : public Callback {
   std::string_view name() const override { return name_; }
   void on_train_begin(Training& t) override { call(functions_.on_train_begin, t); }
   void on_epoch_begin(Training& t) override { call(functions_.on_epoch_begin, t); }
+  void on_step_begin(Training& t) override { call(functions_.on_step_begin, t); }
   void on_step_end(Training& t) override { call(functions_.on_step_end, t); }
   void on_epoch_end(Training& t) override { call(functions_.on_epoch_end, t); }
   void on_train_end(Training& t) override { call(functions_.on_train_end, t); }
+  bool on_every_worker() const override { return functions_.on_every_worker; }
+  void on_test_begin(const PassFacts& f) override { call(functions_.on_test_begin, f); }
+  void on_test_step_begin(const PassFacts& f) override { call(functions_.on_test_step_begin, f); }
+  void on_test_step_end(const PassFacts& f) override { call(functions_.on_test_step_end, f); }
+  void on_test_end(const PassFacts& f) override { call(functions_.on_test_end, f); }
+  void on_predict_begin(const PassFacts& f) override { call(functions_.on_predict_begin, f); }
+  void on_predict_step_begin(const PassFacts& f) override {
+    call(functions_.on_predict_step_begin, f);
+  }
+  void on_predict_step_end(const PassFacts& f) override { call(functions_.on_predict_step_end, f); }
+  void on_predict_end(const PassFacts& f) override { call(functions_.on_predict_end, f); }
 
  private:
-  static void call(const std::function<void(Training&)>& function, Training& training) {
-    if (function) function(training);
+  template <class What>
+  static void call(const std::function<void(What&)>& function, What& what) {
+    if (function) function(what);
   }
   std::string name_;
   LambdaOptions functions_;
@@ -400,9 +380,6 @@ std::shared_ptr<Callback> reduce_on_plateau(ReduceOnPlateauOptions options) {
 }
 std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append) {
   return std::make_shared<CsvLogger>(std::move(path), append);
-}
-std::shared_ptr<Callback> tensorboard(std::filesystem::path folder) {
-  return std::make_shared<TensorBoard>(std::move(folder));
 }
 std::shared_ptr<Callback> progress_bar(std::FILE* out) {
   return std::make_shared<ProgressBar>(out);

@@ -1,10 +1,11 @@
 /// Callbacks: what happens beside the training at its begin and end, after steps and epochs.
 ///
-/// They run on the chief alone, on the thread of its first replica. What they decide (stop, a
-/// learning rate, weights to save, keep or put back) is carried out on every replica after the same
-/// step. One that throws ends the training on all: Error with epoch, step and "callback NAME: ...".
-/// Where workers do not meet in every step (parameter servers out of step, with late steps dropped,
-/// with workers that may be lost) they may only watch: a decision is a UsageError.
+/// They run on the chief, on the thread of its first replica, and on every worker where they ask
+/// for it. What they decide on the chief (stop, a learning rate, weights to save, keep or put back)
+/// is carried out on every replica after the same step; the same call on another worker does
+/// nothing. One that throws ends the training on all: Error with epoch, step and "callback NAME:
+/// ...". Where workers do not meet in every step (parameter servers out of step, with late steps
+/// dropped, with workers that may be lost) they may only watch: a decision is a UsageError.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,10 @@
 #include "tutti/train/report/progress.h"
 
 namespace tutti {
+
+namespace detail {
+class Kept;
+}
 
 /// What a callback knows, and what it may decide.
 class Training {
@@ -61,20 +66,48 @@ class Training {
   virtual void put_back_weights() = 0;
 };
 
+/// What a callback knows of an evaluation (Model::evaluate(), the validation of fit()) or a
+/// prediction.
+struct PassFacts {
+  int64_t batches = 0;   ///< of the pass
+  int64_t samples = 0;   ///< of the pass, of all replicas
+  int64_t batch = 0;     ///< the running one, from 0; at the end: all
+  NamedValues values{};  ///< at the end of an evaluation: loss and metrics of all samples
+};
+
 class Callback {
  public:
   virtual ~Callback() = default;
   virtual std::string_view name() const = 0;
+  /// Whether it runs on every worker, not on the chief alone; the same answer always.
+  virtual bool on_every_worker() const { return false; }
   virtual void on_train_begin(Training&) {}
   virtual void on_epoch_begin(Training&) {}
+  virtual void on_step_begin(Training&) {}  ///< before an update; a rate set here is this step's
   virtual void on_step_end(Training&) {}
   virtual void on_epoch_end(Training&) {}  ///< validation included
   virtual void on_train_end(Training&) {}  ///< not after an error
 
+  // Evaluation, and prediction of datasets. A step is a batch of which this worker's first replica
+  // has computed its part; on a device it may still be computing. What these throw ends the pass
+  // after its last batch, on all workers.
+  virtual void on_test_begin(const PassFacts&) {}
+  virtual void on_test_step_begin(const PassFacts&) {}
+  virtual void on_test_step_end(const PassFacts&) {}
+  virtual void on_test_end(const PassFacts&) {}
+  virtual void on_predict_begin(const PassFacts&) {}
+  virtual void on_predict_step_begin(const PassFacts&) {}
+  virtual void on_predict_step_end(const PassFacts&) {}
+  virtual void on_predict_end(const PassFacts&) {}
+
   /// What it must know again where the training goes on from a checkpoint: text of its own, which
-  /// restore() gets back after on_train_begin(). UTF-8; "": nothing.
+  /// restore() gets back after on_train_begin(). UTF-8; "": nothing. Asked of the chief alone,
+  /// since a training may go on with other workers; one that runs on every worker gets it back on
+  /// each.
   virtual std::string state() const { return {}; }
   virtual void restore(const std::string& state) { (void)state; }
+  /// Tensors of its own in checkpoints of fit(); not for users.
+  virtual std::unique_ptr<detail::Kept> kept();
   /// FitOptions::checkpoints, where that has none.
   virtual std::optional<CheckpointOptions> checkpoints() const { return std::nullopt; }
 };
@@ -149,9 +182,19 @@ std::shared_ptr<Callback> terminate_on_nan();
 struct LambdaOptions {
   std::function<void(Training&)> on_train_begin{};
   std::function<void(Training&)> on_epoch_begin{};
+  std::function<void(Training&)> on_step_begin{};
   std::function<void(Training&)> on_step_end{};
   std::function<void(Training&)> on_epoch_end{};
   std::function<void(Training&)> on_train_end{};
+  std::function<void(const PassFacts&)> on_test_begin{};
+  std::function<void(const PassFacts&)> on_test_step_begin{};
+  std::function<void(const PassFacts&)> on_test_step_end{};
+  std::function<void(const PassFacts&)> on_test_end{};
+  std::function<void(const PassFacts&)> on_predict_begin{};
+  std::function<void(const PassFacts&)> on_predict_step_begin{};
+  std::function<void(const PassFacts&)> on_predict_step_end{};
+  std::function<void(const PassFacts&)> on_predict_end{};
+  bool on_every_worker = false;
 };
 std::shared_ptr<Callback> lambda(std::string name, LambdaOptions functions);
 

@@ -17,11 +17,8 @@
 #include "tutti/checkpoint/retention.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/queues/host_copies.h"
-#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/checkpointing/detail/model_kept.h"
 #include "tutti/train/checkpointing/detail/writer.h"
-#include "tutti/train/model/detail/graph_file.h"
 
 namespace tutti::detail {
 namespace {
@@ -64,16 +61,6 @@ std::function<void()> copy_to(data::SafetensorsImage& image, const NamedTensors&
   };
 }
 
-// Beside checkpoints, which are as good without it.
-void keep_graph(const std::filesystem::path& folder, const std::optional<nn::Graph>& graph) {
-  try {
-    write_graph_file(folder / kGraphFile, graph);
-  } catch (const Error& error) {
-    log(LogLevel::warning, "the graph of the model is not beside its checkpoints: {}",
-        error.what());
-  }
-}
-
 // Which worker writes which tensor: the largest first, each to whoever has least.
 std::vector<int> writers_of(const std::vector<int64_t>& bytes, int workers) {
   std::vector<size_t> order(bytes.size());
@@ -101,23 +88,24 @@ bool are_of_this_job(const std::vector<std::filesystem::path>& trainings) {
 }
 
 // The newest ones stay: those of an earlier training would take the place of this one's.
-void require_unused(const CheckpointOptions& options) {
+void require_unused(const std::string& who, const CheckpointOptions& options) {
   auto before = trainings_in(options.folder);
   if (before.empty()) before = damaged_trainings_in(options.folder);
   if (options.resume || before.empty() || are_of_this_job(before)) return;
   throw UsageError(fmt::format(
-      "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
+      "{}: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
       "on from it, else move them away or take another folder",
-      options.folder.string(), before.size(), before.back().filename().string()));
+      who, options.folder.string(), before.size(), before.back().filename().string()));
 }
 
 // What stays is no failure of the training, which is done.
-void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
+void remove_all_in(const std::string& who, const std::filesystem::path& folder,
+                   int64_t lock_number) {
   try {
     if (FolderLock::number_in(folder) != lock_number) return;  // they are another job's
     for (const auto& path : trainings_in(folder)) std::filesystem::remove_all(path);
   } catch (const std::exception& error) {
-    log(LogLevel::warning, "fit: checkpoints in {} stay: {}", folder.string(), error.what());
+    log(LogLevel::warning, "{}: checkpoints in {} stay: {}", who, folder.string(), error.what());
   }
 }
 
@@ -125,14 +113,8 @@ void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
 
 // ---- the folder ----
 
-Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options, KeptParts parts,
-                             std::function<bool()> asked_to_end)
-    : model_(model),
-      options_(std::move(options)),
-      parts_(kept_of(model)),
-      asked_to_end_(std::move(asked_to_end)) {
-  std::ranges::move(parts, std::back_inserter(parts_));
-  model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
+Checkpointing::Checkpointing(TrainingPlace place, CheckpointOptions options, KeptParts parts)
+    : place_(std::move(place)), options_(std::move(options)), parts_(std::move(parts)) {
   take_folder();
   writer_ = std::make_unique<Writer>(
       options_.folder,
@@ -140,55 +122,62 @@ Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options, Kep
                           .best = options_.best_kept,
                           .monitor = options_.monitor,
                           .higher_is_better = higher_is_better(options_.better, options_.monitor)},
-      options_.disk_limit, model_.strategy.world().time_limit);
+      options_.disk_limit, place_.world.time_limit);
   ask_for_grace(options_.grace + kToEnd);
 }
 
 Checkpointing::~Checkpointing() { ask_for_grace(Millis{0}); }
 
-int Checkpointing::worker() const {
-  const World& world = model_.strategy.world();
-  return world.first_rank / world.local;
+void Checkpointing::agree_on_failure(const std::exception_ptr& own) const {
+  place_.members.agree_on_failure(own, place_.who + ": checkpoints");
 }
-int Checkpointing::num_workers() const {
-  const World& world = model_.strategy.world();
-  return world.size / world.local;
+
+double Checkpointing::sum_over_workers(double own) const {
+  const std::vector<double> all = place_.members.all_of(own);
+  return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
 // The chief's failure is everybody's; and all must see the folder that it has taken.
 void Checkpointing::take_folder() {
   auto lock = std::make_shared<std::shared_ptr<FolderLock>>();
-  const auto take = [lock, options = options_, graph = model_.graph] {
+  const auto take = [lock, options = options_, who = place_.who] {
     const store::NumberedFolder checkpoints = checkpoint_folder(options.folder);
     *lock = std::make_shared<FolderLock>(checkpoints.take("checkpoints in"));
     checkpoints.remove_unfinished();
-    require_unused(options);
-    keep_graph(options.folder, graph);
+    require_unused(who, options);
   };
-  const bool takes = model_.strategy.world().chief;
+  const bool takes = place_.world.chief;
   const auto failure = on_disk("taking the folder", takes ? std::function(take) : nullptr);
   if (takes && !failure) lock_ = std::move(*lock);
   lock->reset();  // the thread may still hold it
   const double number = lock_ ? static_cast<double>(lock_->number()) : 0;
-  const double taken = sum_over_workers(model_.strategy, number);
+  const double taken = sum_over_workers(number);
   if (failure) std::rethrow_exception(failure);
   if (taken == 0)
     throw FailedElsewhere(
-        "fit: checkpoints: the chief's worker could not take the folder; its own message says why");
+        place_.who +
+        ": checkpoints: the chief's worker could not take the folder; its own message says why");
   const auto found = std::make_shared<int64_t>(0);
   const auto look = [found, folder = options_.folder] { *found = FolderLock::number_in(folder); };
-  agree_on_failure(model_.strategy, on_disk("looking at the folder", look), "fit: checkpoints");
+  agree_on_failure(on_disk("looking at the folder", look));
   const double seen = static_cast<double>(*found);
-  const double strangers = sum_over_workers(model_.strategy, seen == taken ? 0 : 1);
+  const double strangers = sum_over_workers(seen == taken ? 0 : 1);
   if (seen != taken)
     throw UsageError(fmt::format(
-        "fit: checkpoints in {}: this worker does not see the folder that the chief's writes to; "
+        "{}: checkpoints in {}: this worker does not see the folder that the chief's writes to; "
         "give one that all hosts share",
-        options_.folder.string()));
+        place_.who, options_.folder.string()));
   if (strangers > 0)
     throw FailedElsewhere(
-        "fit: checkpoints: not all workers see the same folder; their messages say so");
+        place_.who + ": checkpoints: not all workers see the same folder; their messages say so");
   lock_number_ = static_cast<int64_t>(taken);
+}
+
+void Checkpointing::lay_beside() {
+  std::function<void()> work;
+  if (lock_)
+    work = [folder = options_.folder, lay_beside = place_.lay_beside] { lay_beside(folder); };
+  agree_on_failure(on_disk("writing what lies beside", std::move(work)));
 }
 
 int64_t Checkpointing::next_pause(int64_t step) const noexcept {
@@ -205,7 +194,7 @@ void Checkpointing::add_words(CheckpointManifest& manifest) const {
 }
 
 // What this worker writes: its share of what all have, and what it alone has.
-NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
+NamedTensors Checkpointing::own_tensors() const {
   NamedTensors common, own;
   for (const auto& part : parts_) {
     KeptTensors kept = part->tensors();
@@ -217,16 +206,6 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
   const std::vector<int> writers = writers_of(bytes, num_workers());
   for (size_t i = 0; i < common.size(); ++i)
     if (writers[i] == worker()) own.push_back(std::move(common[i]));
-
-  const World& world = model_.strategy.world();
-  const Goals& goals = model_.compiled->goals;
-  for (int local = 0; local < world.local; ++local) {
-    if (!world.leads_stage(local) || !world.gives_outputs(local)) continue;
-    Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
-    totals.signal = 0;
-    own.emplace_back(totals_name(world.replica_of(world.first_rank + local)),
-                     at::tensor(totals.packed(goals, totals.widths(goals)), at::kDouble));
-  }
   return own;
 }
 
@@ -234,56 +213,57 @@ Deadline Checkpointing::disk_deadline() const {
   return Deadline(options_.disk_limit - std::chrono::ceil<Millis>(Clock::now() - last_begin_));
 }
 
-void Checkpointing::save(TrainingState state, Priority priority) {
-  wanted_step_ = state.manifest.step;
-  if (wanted_step_ == last_step_) return;
+bool Checkpointing::save(CheckpointManifest manifest, Priority priority) {
+  wanted_step_ = manifest.step;
+  if (wanted_step_ == last_step_) return true;
   const TimePoint begin = Clock::now();
   const bool last = priority == Priority::normal;
   switch (wait_for_writers(disk_deadline(), last ? WhenAsked::grace : WhenAsked::give_way)) {
-    case Waited::ready: return start(std::move(state), begin, priority);
-    case Waited::asked: return;
+    case Waited::ready: start(std::move(manifest), begin, priority); return true;
+    case Waited::asked: return false;
     case Waited::late: break;
   }
   writer_->abandon();
-  if (model_.strategy.world().chief)
+  if (place_.world.chief)
     log(LogLevel::warning,
-        "fit: there will be no checkpoint of step {} in {}: worker {} is still writing that of "
+        "{}: there will be no checkpoint of step {} in {}: worker {} is still writing that of "
         "step {}, begun {} s ago; the training goes on",
-        state.manifest.step, options_.folder.string(), busy_worker_, last_step_,
+        place_.who, wanted_step_, options_.folder.string(), busy_worker_, last_step_,
         std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count());
+  return false;
 }
 
 // Nothing is being written, on no worker.
-void Checkpointing::start(TrainingState state, TimePoint begin, Priority priority) {
-  const int64_t step = state.manifest.step;
+void Checkpointing::start(CheckpointManifest manifest, TimePoint begin, Priority priority) {
+  const int64_t step = manifest.step;
   if (step == last_step_) return;  // in the grace, which then waits for it
-  model_.require_whole();
+  place_.require_whole();
   last_step_ = step;
   last_begin_ = Clock::now();
   CheckpointPart part{options_.folder, step,  worker(),    num_workers(), {},
                       image_,          lock_, lock_number_};
-  add_words(state.manifest);
-  const NamedTensors tensors = own_tensors(state);
+  add_words(manifest);
+  const NamedTensors tensors = own_tensors();
   for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
-  auto arrive = copy_to(*image_, tensors, model_.strategy.world().time_limit);
-  writer_->start(std::move(part), std::move(state.manifest), begin, priority, std::move(arrive));
+  auto arrive = copy_to(*image_, tensors, place_.world.time_limit);
+  writer_->start(std::move(part), std::move(manifest), begin, priority, std::move(arrive));
 }
 
-bool Checkpointing::save_in_grace(TrainingState state) {
+bool Checkpointing::save_in_grace(CheckpointManifest manifest) {
   const Deadline deadline = grace();
   const TimePoint begin = Clock::now();
-  const int64_t step = state.manifest.step;
+  const int64_t step = manifest.step;
   if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready) {
-    start(std::move(state), begin, Priority::normal);
+    start(std::move(manifest), begin, Priority::normal);
     if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready)
       return writer_->last_is_whole();
   }
   writer_->abandon();
-  if (model_.strategy.world().chief || writer_->busy())
+  if (place_.world.chief || writer_->busy())
     log(LogLevel::error,
-        "fit: the checkpoint of step {} was not written within the grace of {} ms; worker {} was "
+        "{}: the checkpoint of step {} was not written within the grace of {} ms; worker {} was "
         "still writing that of step {}",
-        step, options_.grace.count(), busy_worker_, last_step_);
+        place_.who, step, options_.grace.count(), busy_worker_, last_step_);
   return false;
 }
 
@@ -298,12 +278,12 @@ std::string Checkpointing::end() {
     if (written) remove_at_end();
     return "";  // there would be none now
   }
-  return model_.strategy.world().chief ? why : "";
+  return place_.world.chief ? why : "";
 }
 
 std::string Checkpointing::why_lost(bool written) const {
   const std::string which =
-      fmt::format("fit: the last checkpoint in {}, of step {}, was not written",
+      fmt::format("{}: the last checkpoint in {}, of step {}, was not written", place_.who,
                   options_.folder.string(), wanted_step_);
   if (!written)
     return fmt::format("{} after {} s; worker {} was still at that of step {}", which,
@@ -317,7 +297,9 @@ std::string Checkpointing::why_lost(bool written) const {
 void Checkpointing::remove_at_end() {
   std::function<void()> work;
   if (lock_)
-    work = [folder = options_.folder, number = lock_number_] { remove_all_in(folder, number); };
+    work = [who = place_.who, folder = options_.folder, number = lock_number_] {
+      remove_all_in(who, folder, number);
+    };
   try {
     on_disk("removing the checkpoints", std::move(work));
   } catch (const Timeout& error) {

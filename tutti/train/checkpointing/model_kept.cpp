@@ -1,7 +1,13 @@
 #include "tutti/train/checkpointing/detail/model_kept.h"
 
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
@@ -10,10 +16,18 @@
 #include "tutti/strategy/detail/on_host.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/device_generators.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
 namespace {
+
+// One replica alone draws from the device's default generator, which torch::manual_seed sets.
+at::Generator generator_of(ReplicaContext& replica) {
+  return replica.num_replicas_in_sync() > 1
+             ? replica.generator(replica.device())
+             : at::globalContext().defaultGenerator(replica.device());
+}
 
 // Calls work(local, rank) for the local replicas whose outputs are here.
 template <class Work>
@@ -44,7 +58,8 @@ class KeptOptimizer final : public Kept {
 
   KeptTensors tensors() const override {
     KeptTensors kept;
-    for (const auto& [name, tensor] : model_.parameters())
+    const auto* const averaged = updater().averaged();
+    for (const auto& [name, tensor] : averaged ? averaged->last() : model_.parameters())
       kept.common.emplace_back(kParameters + name, tensor);
     const UpdaterState state = updater().state();
     for (const auto& [name, tensor] : state.tensors)
@@ -109,6 +124,23 @@ class KeptOptimizer final : public Kept {
   }
 
   Model::State& model_;
+};
+
+// Of a base that is in no checkpoint, by what it is known; its adapters are the optimizer's.
+class KeptAdapters final : public Kept {
+ public:
+  explicit KeptAdapters(const nn::Adapted& module)
+      : module_(module), words_(adapters_words(module)) {}
+  std::string name() const override { return kAdaptersPart; }
+  std::string words() const override { return words_; }
+  void check(const CheckpointRead& read) const override {
+    require_adapters(module_, read.manifest.kept.at(name()), read.what);
+  }
+  void load(const CheckpointRead&) override {}
+
+ private:
+  const nn::Adapted& module_;
+  std::string words_;
 };
 
 class KeptTables final : public Kept {
@@ -240,15 +272,92 @@ class KeptGenerators final : public Kept {
   Strategy& strategy_;
 };
 
+// The scale, the good steps since it has changed, and those that were left out.
+class KeptLossScale final : public Kept {
+ public:
+  KeptLossScale(Optimizer& optimizer, std::string name)
+      : optimizer_(optimizer), name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+
+  std::string words() const override {
+    const auto scale = optimizer_.loss_scale();
+    return words_of({scale->value(), static_cast<double>(scale->good_steps()),
+                     static_cast<double>(scale->skipped())});
+  }
+
+  void check(const CheckpointRead& read) const override {
+    const std::vector<double> numbers = read.numbers(name(), 3);
+    if (!(numbers[0] > 0 && numbers[0] <= std::numeric_limits<float>::max()))
+      throw read.damaged(name(), fmt::format("the scale is {}, expected above 0, up to the largest "
+                                             "float32",
+                                             numbers[0]));
+    for (const double steps : {numbers[1], numbers[2]})
+      if (!(steps >= 0 && steps <= kMostCounted && steps == std::floor(steps)))
+        throw read.damaged(
+            name(),
+            fmt::format("a number of steps is {}, expected a whole number, 0 or more", steps));
+  }
+
+  void load(const CheckpointRead& read) override {
+    const std::vector<double> numbers = read.numbers(name(), 3);
+    auto scale = optimizer_.loss_scale().value();
+    scale.restore(numbers[0], static_cast<int64_t>(numbers[1]), static_cast<int64_t>(numbers[2]));
+    optimizer_.scale_losses(scale);
+  }
+
+ private:
+  Optimizer& optimizer_;
+  std::string name_;
+};
+
 }  // namespace
+
+// ---- what operators on a device draw from ----
+
+at::Tensor device_generator_state(ReplicaContext& replica) {
+  if (replica.device().is_cpu()) return {};
+  at::Generator generator = generator_of(replica);
+  at::Generator fresh = at::globalContext()
+                            .getAcceleratorHooksInterface(replica.device().type())
+                            .getNewGenerator(replica.device().index());
+  const std::scoped_lock lock(generator.mutex());
+  fresh.set_current_seed(generator.current_seed());
+  at::Tensor state = generator.get_state();
+  return at::equal(state, fresh.get_state()) ? at::Tensor() : state;
+}
+
+void restore_device_generator(ReplicaContext& replica, const at::Tensor& state) {
+  if (replica.device().is_cpu()) return;
+  at::Generator generator = generator_of(replica);
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// ---- the parts ----
+
+std::unique_ptr<Kept> kept_tables(SparseTables& tables) {
+  return std::make_unique<KeptTables>(tables);
+}
+
+std::unique_ptr<Kept> kept_loss_scale(Optimizer& optimizer, std::string name) {
+  return std::make_unique<KeptLossScale>(optimizer, std::move(name));
+}
+
+std::unique_ptr<Kept> kept_generators(Strategy& strategy) {
+  return std::make_unique<KeptGenerators>(strategy);
+}
 
 KeptParts kept_of(Model::State& model) {
   KeptParts parts;
+  if (const auto* const own = adapted(*model.modules.module(0)))
+    parts.push_back(std::make_unique<KeptAdapters>(*own));
   parts.push_back(std::make_unique<KeptOptimizer>(model));
   if (SparseTables* const tables = model.compiled->optimizer.tables())
-    parts.push_back(std::make_unique<KeptTables>(*tables));
+    parts.push_back(kept_tables(*tables));
   parts.push_back(std::make_unique<KeptBuffers>(model));
-  parts.push_back(std::make_unique<KeptGenerators>(model.strategy));
+  parts.push_back(kept_generators(model.strategy));
+  if (model.compiled->optimizer.loss_scale())
+    parts.push_back(kept_loss_scale(model.compiled->optimizer, "loss_scale"));
   return parts;
 }
 

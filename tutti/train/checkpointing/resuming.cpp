@@ -10,10 +10,8 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 
 namespace tutti::detail {
@@ -35,6 +33,25 @@ std::string spoken(std::string name) {
   return name;
 }
 
+// What of a loop of one's own the other has not, or is something else there.
+void add_differences(const CheckpointManifest& then, const CheckpointManifest& now,
+                     std::vector<std::string>& found) {
+  const auto kind_in = [](const CheckpointManifest& manifest, const std::string& name) {
+    const auto there = manifest.loop.find(name);
+    return there == manifest.loop.end() ? "none" : there->second;
+  };
+  std::set<std::string> names;
+  for (const auto* const manifest : {&then, &now})
+    for (const auto& [name, kind] : manifest->loop) names.insert(name);
+  for (const std::string& name : names)
+    if (kind_in(then, name) != kind_in(now, name))
+      found.push_back(fmt::format("\"{}\": {} in the checkpoint, {} here", name,
+                                  kind_in(then, name), kind_in(now, name)));
+  if (then.replicas != now.replicas)
+    found.push_back(
+        fmt::format("replicas: {} in the checkpoint, {} here", then.replicas, now.replicas));
+}
+
 // Each field in which a training differs from the one that it is to go on from.
 std::vector<std::string> differences(const CheckpointManifest& then,
                                      const CheckpointManifest& now) {
@@ -48,8 +65,11 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("global batch", then.global_batch, now.global_batch);
   same("batches an update (accumulate)", then.accumulate, now.accumulate);
   same("precision", then.precision, now.precision);
-  for (const std::string& part : parts_of_either(then, now))
-    same(spoken(part).c_str(), then.kept.contains(part), now.kept.contains(part));
+  const bool loops = !then.loop.empty() || !now.loop.empty();
+  if (loops) add_differences(then, now, found);
+  if (!loops)
+    for (const std::string& part : parts_of_either(then, now))
+      same(spoken(part).c_str(), then.kept.contains(part), now.kept.contains(part));
   same("samples", then.num_samples, now.num_samples);
   same("embedding tables", fmt::format("{}", fmt::join(then.tables, "; ")),
        fmt::format("{}", fmt::join(now.tables, "; ")));
@@ -95,7 +115,7 @@ std::vector<std::string> differences(const CheckpointManifest& then,
 
 // On the chief: the newest that is whole, as its step + 1; 0: there is none. Only what is in one
 // makes it damaged: one that cannot be read just now stays, and nothing begins without it.
-int64_t newest_whole_in(const fs::path& folder) {
+int64_t newest_whole_in(const std::string& who, const fs::path& folder) {
   auto all = trainings_in(folder);
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     try {
@@ -104,7 +124,7 @@ int64_t newest_whole_in(const fs::path& folder) {
       return checkpoint.manifest().step + 1;
     } catch (const IoError& error) {
       throw IoError(
-          fmt::format("fit: checkpoint {} is left as it is: {}", path->string(), error.what()));
+          fmt::format("{}: checkpoint {} is left as it is: {}", who, path->string(), error.what()));
     } catch (const DataError& error) {
       log(LogLevel::warning, "{}; it becomes {}; {}", error.what(),
           set_aside(*path).filename().string(),
@@ -114,9 +134,9 @@ int64_t newest_whole_in(const fs::path& folder) {
   const auto damaged = damaged_trainings_in(folder);
   if (!damaged.empty())
     throw DataError(
-        fmt::format("fit: none of the {} checkpoints in {} is whole; move them away to begin anew",
-                    damaged.size(), folder.string()));
-  log(LogLevel::info, "fit: no checkpoint in {} yet: the training begins", folder.string());
+        fmt::format("{}: none of the {} checkpoints in {} is whole; move them away to begin anew",
+                    who, damaged.size(), folder.string()));
+  log(LogLevel::info, "{}: no checkpoint in {} yet: the training begins", who, folder.string());
   return 0;
 }
 
@@ -131,7 +151,7 @@ void read_all(const CheckpointTensors& tensors) {
 
 }  // namespace
 
-std::optional<TrainingState> Checkpointing::resume(CheckpointManifest now) {
+std::optional<CheckpointManifest> Checkpointing::resume(CheckpointManifest now) {
   if (!options_.resume && !started_again()) return std::nullopt;
   const auto together = [&](auto&& part) {
     std::exception_ptr failure;
@@ -140,20 +160,22 @@ std::optional<TrainingState> Checkpointing::resume(CheckpointManifest now) {
     } catch (const std::exception&) {
       failure = std::current_exception();
     }
-    agree_on_failure(model_.strategy, failure, "fit: checkpoints");
+    agree_on_failure(failure);
   };
   const auto together_on_disk = [&](const std::string& what, std::function<void()> work) {
-    agree_on_failure(model_.strategy, on_disk(what, std::move(work)), "fit: checkpoints");
+    agree_on_failure(on_disk(what, std::move(work)));
   };
   const auto newest = std::make_shared<int64_t>(0);
-  const auto look = [newest, folder = options_.folder] { *newest = newest_whole_in(folder); };
+  const auto look = [newest, who = place_.who, folder = options_.folder] {
+    *newest = newest_whole_in(who, folder);
+  };
   together_on_disk("looking for a checkpoint",
-                   model_.strategy.world().chief ? std::function<void()>(look) : nullptr);
-  const double chosen = sum_over_workers(model_.strategy, static_cast<double>(*newest));
+                   place_.world.chief ? std::function<void()>(look) : nullptr);
+  const double chosen = sum_over_workers(static_cast<double>(*newest));
   if (chosen == 0) return std::nullopt;
   const fs::path path = options_.folder / name_of_checkpoint(static_cast<int64_t>(chosen) - 1);
   const auto found = std::make_shared<CheckpointRead>();
-  const bool was_read = model_.strategy.world().chief;
+  const bool was_read = place_.world.chief;
   together_on_disk("reading " + path.filename().string(), [found, path, was_read] {
     const TrainingCheckpoint checkpoint(path);
     if (!was_read)
@@ -161,44 +183,23 @@ std::optional<TrainingState> Checkpointing::resume(CheckpointManifest now) {
     *found = {"checkpoint " + path.string(), checkpoint.manifest(), checkpoint.tensors()};
     read_all(found->tensors);
   });
-  std::optional<TrainingState> state;
   together([&] {
     add_words(now);
-    state = check(*found, now);
+    check(*found, now);
   });
   together([&] {
     for (const auto& part : parts_) part->load(*found);
   });
-  last_step_ = state->manifest.step;
-  return state;
+  last_step_ = found->manifest.step;
+  return found->manifest;
 }
 
 // Whether it is of this training and model: nothing is changed before that is clear, on any worker.
-TrainingState Checkpointing::check(const CheckpointRead& read,
-                                   const CheckpointManifest& now) const {
+void Checkpointing::check(const CheckpointRead& read, const CheckpointManifest& now) const {
   if (const auto found = differences(read.manifest, now); !found.empty())
-    throw UsageError(
-        fmt::format("fit: {} is of another training\n  {}", read.what, fmt::join(found, "\n  ")));
+    throw UsageError(fmt::format("{}: {} is of another {}\n  {}", place_.who, read.what,
+                                 now.loop.empty() ? "training" : "loop", fmt::join(found, "\n  ")));
   for (const auto& part : parts_) part->check(read);
-  return {.manifest = read.manifest, .totals = totals_in(read)};
-}
-
-std::vector<Totals> Checkpointing::totals_in(const CheckpointRead& read) const {
-  const CheckpointManifest& then = read.manifest;
-  const World& world = model_.strategy.world();
-  const Goals& goals = model_.compiled->goals;
-  std::vector<Totals> each(static_cast<size_t>(world.local));
-  for (int rank = 0; rank < then.replicas; ++rank) {
-    const auto numbers = read.tensors.at(totals_name(rank)).as<double>();
-    if (const std::string why = Totals::why_not_packed(goals, numbers); !why.empty())
-      throw DataError(fmt::format("{}: tensor \"{}\": got {}", read.what, totals_name(rank), why));
-    // With another number of replicas the first one has what all had.
-    const int replica = then.replicas == world.num_replicas() ? rank : 0;
-    for (int local = 0; local < world.local; ++local)
-      if (world.replica_of(world.first_rank + local) == replica && world.gives_outputs(local))
-        each[static_cast<size_t>(local)].add(Totals::unpacked(goals, numbers));
-  }
-  return each;
 }
 
 }  // namespace tutti::detail

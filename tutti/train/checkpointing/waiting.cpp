@@ -27,7 +27,7 @@ constexpr Millis kLeastBeforeSteps{600'000};
 // The same on all workers.
 Checkpointing::Meeting Checkpointing::meet(const Meeting& own) {
   Meeting all = own;
-  for (const Meeting& one : model_.strategy.membership().all_of(own)) {
+  for (const Meeting& one : place_.members.all_of(own)) {
     all.busy_worker = std::max(all.busy_worker, one.busy_worker);
     all.failed_worker = std::max(all.failed_worker, one.failed_worker);
     all.asked = all.asked || one.asked;
@@ -43,8 +43,8 @@ Checkpointing::Waited Checkpointing::wait_together(const std::function<bool(Mill
   bool told = false;
   for (Millis look{0};; look = std::clamp(2 * look, kFirstLook, kLook)) {
     const bool busy = !ready(look);
-    const Meeting all = meet(
-        {busy ? worker() : -1, has_failed() ? worker() : -1, asked_to_end_(), deadline.passed()});
+    const Meeting all = meet({busy ? worker() : -1, has_failed() ? worker() : -1,
+                              place_.asked_to_end(), deadline.passed()});
     if (writer_ && all.failed_worker > 0) writer_->told_of_failure(all.failed_worker);
     busy_worker_ = all.busy_worker;
     if (all.busy_worker < 0) return Waited::ready;
@@ -54,9 +54,9 @@ Checkpointing::Waited Checkpointing::wait_together(const std::function<bool(Mill
     if (all.asked && when_asked == WhenAsked::grace && grace().at() < deadline.at())
       deadline = grace();
     if (writer_) writer_->hurry();
-    if (model_.strategy.world().chief && Clock::now() - begin > kSilently &&
-        !std::exchange(told, true))
-      log(LogLevel::warning, "fit: the training waits for {}, on worker {}", what, busy_worker_);
+    if (place_.world.chief && Clock::now() - begin > kSilently && !std::exchange(told, true))
+      log(LogLevel::warning, "{}: the training waits for {}, on worker {}", place_.who, what,
+          busy_worker_);
   }
 }
 
@@ -87,9 +87,9 @@ std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function
   const Millis limit = std::max(options_.disk_limit, kLeastBeforeSteps);
   if (wait_together(ready, Deadline(limit), WhenAsked::go_on, what) == Waited::late)
     throw Timeout(fmt::format(
-        "fit: checkpoints in {}: {} was not done after {} ms: the disk of worker {} does not "
+        "{}: checkpoints in {}: {} was not done after {} ms: the disk of worker {} does not "
         "answer, or needs a larger disk_limit",
-        options_.folder.string(), what, limit.count(), busy_worker_));
+        place_.who, options_.folder.string(), what, limit.count(), busy_worker_));
   try {
     disk.process();
   } catch (const std::exception&) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <span>
 #include <utility>
 
 #include "tutti/base/event.h"
@@ -22,6 +23,7 @@ class ByPlugin final : public Pace {
 
   std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     try {
+      seen_ = seen_before(epoch, each);
       make_steps(epoch, each);
       fit_.take_back_left_out(epoch, each[0]);
       fit_.model().require_whole();
@@ -30,8 +32,7 @@ class ByPlugin final : public Pace {
       throw;
     }
     fit_.raise(epoch, each[0]);
-    return sum_over_world(fit_.strategy(), fit_.goals(),
-                          PerReplica<Totals>(each, epoch.world->first_rank));
+    return all(epoch, each);
   }
 
  private:
@@ -61,6 +62,23 @@ class ByPlugin final : public Pace {
       read(epoch, each, 0);
       if (!fit_.leaves_out(each[0])) fit_.save_between(epoch, each);
     }
+  }
+
+  Totals all(const Epoch& epoch, const std::vector<Totals>& each) const {
+    return sum_over_world(fit_.strategy(), fit_.goals(),
+                          PerReplica<Totals>(each, epoch.world->first_rank));
+  }
+
+  Totals seen_before(const Epoch& epoch, const std::vector<Totals>& each) const {
+    Totals here;
+    for (const Totals& own : each) here.add(own);
+    Totals seen = all(epoch, each);
+    for (size_t i = 0; i < seen.outputs.size(); ++i) {
+      seen.outputs[i].width = i < here.outputs.size() ? here.outputs[i].width : 0;
+      seen.outputs[i].states =
+          i < here.outputs.size() ? here.outputs[i].states : std::vector<double>();
+    }
+    return seen;
   }
 
   const Membership& members() const { return fit_.strategy().membership(); }
@@ -95,8 +113,12 @@ class ByPlugin final : public Pace {
   void count(const Epoch& epoch, int64_t first, int64_t end, std::vector<Totals>& each) {
     for (int64_t s = first; s < end; ++s) {
       if (fit_.leaves_out(each[0]) && s >= each[0].bad_step) return;
-      if (!fit_.ends(each[0])) fit_.after_step_of_all(epoch, s, each[0]);
-      fit_.stepped(epoch, s, each[0]);
+      if (!fit_.ends(each[0])) {
+        fit_.after_step_of_all(epoch, s, seen_);
+        each[0].signal = seen_.signal;
+        each[0].stop = seen_.stop;
+      }
+      fit_.stepped(epoch, s, seen_);
     }
   }
 
@@ -137,7 +159,7 @@ class ByPlugin final : public Pace {
     std::vector<CompiledPart> parts(replicas_.size(), plugin().part_without_rows());
     for_each(epoch, batch, [&](size_t local) {
       hosts[local] = host_batch(batch.host_columns(replicas_[local]), fit_.model().num_inputs,
-                                fit_.goals(), fit_.options().class_weight);
+                                fit_.goals(), fit_.label_weights());
       parts[local] = plugin_part(*fit_.model().graph, goal().loss, hosts[local]->parts);
       plugin().check(parts[local]);
     });
@@ -154,7 +176,7 @@ class ByPlugin final : public Pace {
     }
   }
 
-  void add(const Epoch& epoch, const Begun& step, double sum, std::vector<Totals>& each) const {
+  void add(const Epoch& epoch, const Begun& step, double sum, std::vector<Totals>& each) {
     std::vector<Array> outputs;
     if (!goal().metrics.empty()) outputs = step.result.outputs(patience());
     for_each(epoch, step.batch, [&](size_t local) {
@@ -165,8 +187,28 @@ class ByPlugin final : public Pace {
       const bool first = step.batch.first_row(replicas_[local]) == 0;
       own.outputs[0].add_loss(goal().loss.kernel(), parts.targets[0], first ? sum : 0.0);
       own.samples += step.batch.local_size(replicas_[local]);
-      if (!outputs.empty()) own.add_metrics(fit_.goals(), {tensor_of(outputs[local])}, parts);
+      if (outputs.empty()) return;
+      for (Totals* const totals : {&own, &seen_})
+        totals->add_metrics(fit_.goals(), {tensor_of(outputs[local])}, parts);
     });
+    add_seen(step, sum);
+  }
+
+  void add_seen(const Begun& step, double sum) {
+    seen_.samples += step.batch.global_size();
+    seen_.outputs.resize(1);
+    OutputTotals& shown = seen_.outputs[0];
+    if (!goal().loss.kernel().counted({})) {
+      shown.loss += sum;
+      return;
+    }
+    if (step.result.scale() == 0) return;
+    const CompiledPart like = plugin().part_without_rows();
+    double labels = 1;  // a sample
+    for (const int64_t size : std::span(like.target.shape()).subspan(1))
+      labels *= static_cast<double>(size);
+    shown.loss += sum * labels;
+    shown.counted += labels / step.result.scale();
   }
 
   /// By outputs that are computed again, by the weights before that step, which was left out.
@@ -202,6 +244,8 @@ class ByPlugin final : public Pace {
   Fit& fit_;
   std::vector<ReplicaContext> replicas_;
   std::deque<Begun> begun_;
+  /// What steps show: the loss over all replicas' samples, metrics over those of this process.
+  Totals seen_;
 };
 
 }  // namespace

@@ -16,8 +16,11 @@
 #include "tutti/sync/tensors.h"
 #include "tutti/train/metrics/better.h"
 #include "tutti/train/model/detail/located.h"
+#include "tutti/train/watch/detail/kept.h"
 
 namespace tutti {
+
+std::unique_ptr<detail::Kept> Callback::kept() { return nullptr; }
 
 std::optional<double> Training::watch(std::string_view name) {
   for (const auto& [known, value] : values())
@@ -64,6 +67,7 @@ double CallbackRunner::learning_rate() const { return model_.compiled->optimizer
 
 void CallbackRunner::stop(std::string why) {
   require_together("stop");
+  if (!chief_) return;
   log(LogLevel::info, "fit: callback {} ends the training after {} steps: {}", running_, step_,
       why);
   stops_ = true;
@@ -72,6 +76,7 @@ void CallbackRunner::stop(std::string why) {
 // Rank 0's counts, and this is its worker; others are told after the epoch.
 void CallbackRunner::set_learning_rate(double learning_rate) {
   require_together("set_learning_rate");
+  if (!chief_) return;
   if (model_.compiled->rate)
     throw UsageError(fmt::format(
         "set_learning_rate: compile() has the schedule \"{}\" for that; leave one of them out",
@@ -104,12 +109,14 @@ std::vector<std::string> CallbackRunner::lost() const {
 void CallbackRunner::save(std::filesystem::path path) {
   require_epoch_end("save");
   require_together("save");
+  if (!chief_) return;
   saves_.push_back(std::move(path));
 }
 
 void CallbackRunner::keep_weights() {
   require_epoch_end("keep_weights");
   require_together("keep_weights");
+  if (!chief_) return;
   if (model_.compiled->optimizer.updater().parts().client != nullptr)
     throw UsageError(
         "weights that are on parameter servers cannot be put back; save them, and load them in a "
@@ -124,13 +131,13 @@ void CallbackRunner::keep_weights() {
 
 void CallbackRunner::put_back_weights() {
   require_epoch_end("put_back_weights");
-  puts_back_ = true;
+  puts_back_ = chief_;
 }
 
 void CallbackRunner::require_epoch_end(const char* what) const {
   if (!in_step_) return;
   throw UsageError(fmt::format(
-      "{}: weights are those of the end of an epoch, not of on_step_end; call it in on_epoch_end, "
+      "{}: weights are those of the end of an epoch, not of a step; call it in on_epoch_end, "
       "or have fit() write checkpoints every so many steps (FitOptions::checkpoints)",
       what));
 }
@@ -145,10 +152,12 @@ void CallbackRunner::require_together(const char* what) const {
 
 // ---- what fit() calls ----
 
-void CallbackRunner::call(Hook hook) {
-  if (!chief_ || failure_) return;
+void CallbackRunner::call(Hook hook, bool chiefs_alone) {
+  if (failure_) return;
   for (const auto& callback : callbacks_) {
     try {
+      const bool everywhere = callback->on_every_worker();
+      if (everywhere ? chiefs_alone : !chief_) continue;
       running_ = callback->name();
       ((*callback).*hook)(*this);
     } catch (const std::exception&) {
@@ -164,16 +173,16 @@ void CallbackRunner::call(Hook hook) {
 std::string CallbackRunner::place_words() const {
   const std::string callback = fmt::format("callback {}", running_);
   if (epoch_steps_ == 0) return callback;  // before the first epoch
-  const std::string step = in_step_
-                               ? fmt::format("step {} of {}", epoch_step_, epoch_steps_)
-                               : fmt::format("after {} of {} steps", epoch_step_, epoch_steps_);
+  const std::string step =
+      in_step_ ? fmt::format("step {} of {}", epoch_step_ + (begins_step_ ? 1 : 0), epoch_steps_)
+               : fmt::format("after {} of {} steps", epoch_step_, epoch_steps_);
   return fmt::format("fit, epoch {} of {}, {}, {}", epoch_ + 1, epochs_, step, callback);
 }
 
 void CallbackRunner::be_chief(bool is) {
   const bool begins = is && !chief_;
   chief_ = is;
-  if (begins) call(&Callback::on_train_begin);
+  if (begins) call(&Callback::on_train_begin, /*chiefs_alone=*/true);
 }
 
 void CallbackRunner::train_begin() {
@@ -194,6 +203,12 @@ void CallbackRunner::epoch_begin(int64_t epoch, int64_t steps) {
   if (!any()) return;
   call(&Callback::on_epoch_begin);
   carry_out();
+}
+
+void CallbackRunner::step_begin() {
+  in_step_ = begins_step_ = true;
+  call(&Callback::on_step_begin);
+  in_step_ = begins_step_ = false;
 }
 
 void CallbackRunner::step_end(int64_t epoch_step, int64_t step, int64_t samples,
@@ -222,15 +237,20 @@ void CallbackRunner::train_end(const NamedValues& last) {
   carry_out();
 }
 
-// Tells all what the chief's callbacks have decided since the last time.
+// Tells all what the chief's callbacks have decided since the last time, and whether any failed.
 void CallbackRunner::exchange() {
   using Words = std::array<double, 6>;
   const World& world = model_.strategy.world();
   std::vector<Words> each(static_cast<size_t>(world.local));
   const auto one = [](bool yes) { return yes ? 1.0 : 0.0; };
   if (chief_)
-    each[0] = {one(failure_ != nullptr),           one(stops_),    one(keeps_), one(puts_back_),
-               static_cast<double>(saves_.size()), learning_rate()};
+    each[0] = {0,
+               one(stops_),
+               one(keeps_),
+               one(puts_back_),
+               static_cast<double>(saves_.size()),
+               learning_rate()};
+  each[0][0] = one(failure_ != nullptr);
   const Words all =
       model_.strategy.reduce(ReduceOp::sum, PerReplica<Words>(std::move(each), world.first_rank));
   const auto [failed, stops, keeps, puts_back, saves, rate] = all;
@@ -265,7 +285,7 @@ void CallbackRunner::save_weights(const std::filesystem::path& path) {
 
 void CallbackRunner::rethrow() const {
   if (failure_) std::rethrow_exception(failure_);
-  throw FailedElsewhere("fit: a callback failed on the chief's worker; its own message says why");
+  throw FailedElsewhere("fit: a callback failed on another worker; its own message says why");
 }
 
 // ---- checkpoints ----
@@ -304,7 +324,8 @@ void CallbackRunner::restore(const std::map<std::string, std::string>& states, K
   stops_ = ended;
   kept_ = std::move(kept);
   size_t found = 0;
-  for (size_t i = 0; chief_ && i < callbacks_.size(); ++i) {
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    if (!chief_ && !callbacks_[i]->on_every_worker()) continue;
     const auto state = states.find(fmt::format("{} {}", i, callbacks_[i]->name()));
     if (state == states.end()) continue;
     named(*callbacks_[i], "restore()", [&] { callbacks_[i]->restore(state->second); });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
@@ -15,10 +16,13 @@
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/membership/detail/data_agreement.h"
 #include "tutti/strategy/moving_shares.h"
+#include "tutti/train/checkpointing/detail/model_kept.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/fit/detail/parts.h"
 #include "tutti/train/metrics/better.h"
+#include "tutti/train/model/detail/graph_file.h"
 #include "tutti/train/model/detail/settings.h"
+#include "tutti/train/model/weight_average.h"
 
 namespace tutti::detail {
 namespace {
@@ -42,11 +46,26 @@ void require_at_least(const char* field, int64_t value, int64_t least) {
         fmt::format("fit: checkpoints: {} is {}, must be {} or more", field, value, least));
 }
 
-std::string losses_words(const Goals& goals, const std::map<int64_t, double>& class_weight) {
+std::string losses_words(const Compiled& compiled, const FitOptions& options) {
   std::vector<std::string> words;
-  for (const Goal& goal : goals) words.push_back(goal_words(goal));
-  if (!class_weight.empty()) words.push_back(fmt::format("class_weight {}", class_weight));
+  for (const Goal& goal : compiled.goals) words.push_back(goal_words(goal));
+  if (compiled.train_step) words.emplace_back("a train_step of one's own");
+  if (compiled.test_step) words.emplace_back("a test_step of one's own");
+  if (!options.class_weight.empty())
+    words.push_back(fmt::format("class_weight {}", options.class_weight));
+  for (const auto& [output, weights] : options.class_weights)
+    words.push_back(fmt::format("class_weight of {} {}", output, weights));
   return fmt::format("{}", fmt::join(words, "; "));
+}
+
+// Beside checkpoints, which are as good without it.
+void keep_graph(const std::filesystem::path& folder, const std::optional<nn::Graph>& graph) {
+  try {
+    write_graph_file(folder / kGraphFile, graph);
+  } catch (const Error& error) {
+    log(LogLevel::warning, "the graph of the model is not beside its checkpoints: {}",
+        error.what());
+  }
 }
 
 Checkpointing::Priority priority_of(bool last) {
@@ -70,7 +89,19 @@ void Fit::take_up_checkpoints() {
       std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
     throw UsageError("fit: checkpoints: monitor: " +
                      unknown_quantity(options.monitor, history_.columns));
-  saved_.checkpoints.emplace(model_, options, parts(), [this] { return asked_to_end() != 0; });
+  compiled_.optimizer.updater().state();  // throws where it cannot be saved
+  TrainingPlace place{.who = "fit",
+                      .world = model_.strategy.world(),
+                      .members = model_.strategy.membership(),
+                      .asked_to_end = [this] { return asked_to_end() != 0; }};
+  // With local updates checkpoints have the last averaging's weights, and each replica's own.
+  place.require_whole = [this] {
+    if (compiled_.optimizer.updater().averaged() == nullptr) model_.require_whole();
+  };
+  place.lay_beside = [graph = model_.graph](const std::filesystem::path& folder) {
+    keep_graph(folder, graph);
+  };
+  saved_.checkpoints.emplace(std::move(place), options, parts());
   saved_.facts = facts();
 }
 
@@ -158,7 +189,7 @@ CheckpointManifest Fit::facts() const {
                            .compression = describe(strategy.options().compression),
                            .schedule = compiled_.rate ? compiled_.rate->name() : "",
                            .schedule_rates = rates_of(compiled_.rate),
-                           .losses = losses_words(compiled_.goals, options_.class_weight),
+                           .losses = losses_words(compiled_, options_),
                            .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,
                            .lives = id_of_all_lives(),
@@ -174,11 +205,13 @@ CheckpointManifest Fit::facts() const {
 
 // Callbacks last: they may change what stands before them.
 KeptParts Fit::parts() {
-  KeptParts parts;
+  KeptParts parts = kept_of(model_);
+  parts.push_back(kept_totals(model_, saved_.totals));
   parts.push_back(kept_history(history_));
-  if (compiled_.optimizer.loss_scale()) parts.push_back(kept_loss_scale(compiled_.optimizer));
   for (const auto& watcher : watchers_)
     if (auto kept = watcher->kept()) parts.push_back(std::move(kept));
+  for (const auto& callback : options_.callbacks)
+    if (auto kept = callback->kept()) parts.push_back(std::move(kept));
   parts.push_back(kept_callbacks(*callbacks_, model_));
   return parts;
 }
@@ -187,7 +220,7 @@ void Fit::go_on() {
   if (!saved_.checkpoints) return;
   saved_.resumed = saved_.checkpoints->resume(saved_.facts);
   if (!saved_.resumed) return;
-  const CheckpointManifest& then = saved_.resumed->manifest;
+  const CheckpointManifest& then = *saved_.resumed;
   for (const std::string& name : callbacks_->quantities())
     if (const auto value = then.values.find(name == "loss" ? "train_loss" : name);
         value != then.values.end())
@@ -201,9 +234,8 @@ void Fit::go_on() {
 // By local replica.
 std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
   if (!saved_.resumed) return std::vector<Totals>(static_cast<size_t>(epoch.world->local));
-  std::vector<Totals> each = std::move(saved_.resumed->totals);
   saved_.resumed.reset();
-  return each;
+  return std::exchange(saved_.totals, {});
 }
 
 int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
@@ -212,9 +244,8 @@ int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
   return saved_.checkpoints ? std::min(left, saved_.checkpoints->next_pause(history_.steps)) : left;
 }
 
-TrainingState Fit::state_now() const {
-  TrainingState state{.manifest = saved_.facts, .totals = {}};
-  CheckpointManifest& now = state.manifest;
+CheckpointManifest Fit::manifest_now() const {
+  CheckpointManifest now = saved_.facts;
   now.step = history_.steps;
   now.version = compiled_.optimizer.version();
   now.ended = callbacks_->ends();
@@ -227,7 +258,7 @@ TrainingState Fit::state_now() const {
     for (size_t i = 0; i < history_.columns.size(); ++i)
       if (const double value = history_.rows.back()[i]; std::isfinite(value))
         now.values[history_.columns[i]] = value;
-  return state;
+  return now;
 }
 
 // Between two steps of an epoch: when it is time, where the training is cut short, and when it is
@@ -240,34 +271,35 @@ void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
   const bool cut = done == epoch.steps && done < course_.epoch_length;
   if (!asked && !cut && (done == course_.epoch_length || !saved_.checkpoints->due(history_.steps)))
     return;
-  if (asked)
-    save_asked(epoch, each);
-  else
-    saved_.checkpoints->save(state_within(epoch, each), priority_of(cut));
+  if (asked) return save_asked(epoch, each);
+  saved_.totals = each;
+  saved_.checkpoints->save(manifest_within(epoch), priority_of(cut));
 }
 
 void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
-  TrainingState state = state_within(epoch, each);
-  const std::string name = name_of_checkpoint(state.manifest.step);
-  if (saved_.checkpoints->save_in_grace(std::move(state)))
+  saved_.totals = each;
+  CheckpointManifest manifest = manifest_within(epoch);
+  const std::string name = name_of_checkpoint(manifest.step);
+  if (saved_.checkpoints->save_in_grace(std::move(manifest)))
     shown_.progress->say(fmt::format("saved {}, from which the training can go on", name));
 }
 
-TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& each) const {
-  TrainingState state = state_now();
-  state.manifest.epoch = epoch.number;
-  state.manifest.step_in_epoch = history_.steps - epoch.steps_before;
-  state.manifest.images += since_.images;
-  state.manifest.train_seconds += std::chrono::duration<double>(since_.step - since_.epoch).count();
-  state.totals = each;
-  return state;
+CheckpointManifest Fit::manifest_within(const Epoch& epoch) const {
+  CheckpointManifest manifest = manifest_now();
+  manifest.epoch = epoch.number;
+  manifest.step_in_epoch = history_.steps - epoch.steps_before;
+  manifest.images += since_.images;
+  manifest.train_seconds += std::chrono::duration<double>(since_.step - since_.epoch).count();
+  return manifest;
 }
 
 // Who is asked to end meanwhile has trained the whole epoch, but not validated it.
 Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
   try {
+    const auto average = weight_average_of(options_.callbacks, model_.modules);
+    const auto averaged = average ? average->use_to_validate() : nullptr;  // not while saving
     return model_.evaluate(fmt::format("fit, validation after epoch {}", epoch.number + 1),
-                           *options_.validation, options_.loader);
+                           *options_.validation, options_.loader, options_.callbacks);
   } catch (const Interrupted&) {
     if (saved_.checkpoints) save_asked(epoch, each);
     throw;
@@ -279,9 +311,10 @@ void Fit::save_after(const Epoch& epoch) {
   const bool last = epoch.number + 1 == options_.epochs || callbacks_->ends() ||
                     (options_.max_steps > 0 && history_.steps >= options_.max_steps);
   if (!last && !saved_.checkpoints->due_after_epoch(history_.steps)) return;
-  TrainingState state = state_now();
-  state.manifest.epoch = epoch.number + 1;
-  saved_.checkpoints->save(std::move(state), priority_of(last));
+  saved_.totals.clear();
+  CheckpointManifest manifest = manifest_now();
+  manifest.epoch = epoch.number + 1;
+  saved_.checkpoints->save(std::move(manifest), priority_of(last));
 }
 
 }  // namespace tutti::detail

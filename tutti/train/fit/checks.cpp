@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/suggest.h"
 #include "tutti/exported/module.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/strategy/choice/choice.h"
@@ -17,6 +18,7 @@
 #include "tutti/train/model/class_weight.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/placement.h"
+#include "tutti/train/model/weight_average.h"
 
 namespace tutti {
 namespace {
@@ -64,21 +66,58 @@ int64_t known_classes(const std::optional<nn::Graph>& graph, const data::Dataset
   return train.num_classes();
 }
 
+void require_labels(const std::string& what, const data::Column& labels) {
+  if (!is_floating(labels.dtype) && (labels.shape.empty() || labels.shape == nn::Shape{1})) return;
+  throw UsageError(fmt::format("fit: {} needs labels, an integer a sample; the dataset has {} {}",
+                               what, name_of(labels.dtype), nn::to_string(labels.shape)));
+}
+
 /// class_weight needs one output, labels, and no other weights.
 void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t num_goals) {
   if (num_goals > 1)
     throw UsageError(fmt::format(
         "fit: class_weight is for models with one output, this one has {}; weigh samples by a last "
-        "column, or give the loss class_weights",
+        "column, or name the output: .class_weights = {{{{\"NAME\", {{{{label, weight}}}}}}}}",
         num_goals));
   if (train.columns().size() > num_inputs + num_goals)
     throw UsageError(
         "fit: class_weight and weights of samples (the last column): give one of them");
-  if (const auto& labels = train.columns()[num_inputs];
-      is_floating(labels.dtype) || !(labels.shape.empty() || labels.shape == nn::Shape{1}))
+  require_labels("class_weight", train.columns()[num_inputs]);
+}
+
+/// The same of the outputs that class_weights name.
+void check_class_weights(const Model::State& model, const data::Dataset& train,
+                         const FitOptions& options) {
+  if (options.class_weights.empty()) return;
+  const detail::Goals& goals = model.compiled->goals;
+  const auto num_inputs = static_cast<size_t>(model.num_inputs);
+  if (!options.class_weight.empty())
+    throw UsageError("fit: class_weight and class_weights: give one of them");
+  if (goals.size() == 1 && goals[0].name.empty())
     throw UsageError(
-        fmt::format("fit: class_weight needs labels, an integer a sample; the dataset has {} {}",
-                    name_of(labels.dtype), nn::to_string(labels.shape)));
+        "fit: class_weights are of outputs that compile() has named, this model has one loss; give "
+        "class_weight");
+  if (train.columns().size() > num_inputs + goals.size())
+    throw UsageError(
+        "fit: class_weights and weights of samples (the last column): give one of them");
+  if (model.strategy.options().step_graph)
+    throw UsageError("fit: class_weights with step_graph: a step graph has one weight a sample");
+  std::vector<std::string> names;
+  for (const detail::Goal& goal : goals) names.push_back(goal.name);
+  for (const auto& [name, weights] : options.class_weights) {
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end())
+      throw UsageError("fit: class_weights: " + unknown_message("output", name, names));
+    const auto number = static_cast<size_t>(found - names.begin());
+    const std::string place = fmt::format("class_weights of {}", name);
+    require_labels(place, train.columns()[num_inputs + number]);
+    int64_t classes = 0;  // not known
+    if (model.graph)
+      if (const auto& shape = model.graph->shape_of(model.graph->outputs()[goals[number].place]);
+          !shape.empty())
+        classes = shape.back();
+    require_class_weight("fit: " + place, weights, classes > 1 ? classes : 0);
+  }
 }
 
 void require_something_to_train(const ReplicatedModules& modules) {
@@ -177,7 +216,15 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   if (!options.class_weight.empty())
     check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
   require_class_weight("fit: class_weight", options.class_weight, known_classes(graph, train));
+  check_class_weights(*this, train, options);
+  detail::weight_average_of(options.callbacks, modules);
+  if (options.validation) require_test("fit, validation");
   if (options.validation) check_data("fit, validation", *options.validation, true);
+  if (compiled->train_step && options.microbatches > 1)
+    throw UsageError(fmt::format(
+        "fit: microbatches is {}, and train_step is called with a replica's whole part of a batch; "
+        "leave one of them out",
+        options.microbatches));
   if (const auto* const known = exported(); known != nullptr && options.validation)
     known->require_evaluation();
   require_batch_norms(*this, train, options, strategy.world().shares);

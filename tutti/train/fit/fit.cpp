@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <exception>
 #include <iterator>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
@@ -15,7 +17,6 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/input/detail/input.h"
-#include "tutti/strategy/input/from_tensors.h"
 #include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/fit/detail/parts.h"
 #include "tutti/train/model/detail/agreement.h"
@@ -65,6 +66,22 @@ std::string words_worth_saying(const data::LoaderReport& input) {
   return waited || !input.replaced.empty() ? input.to_string() : "";
 }
 
+// Of replicas that differ tests and callbacks see the mean.
+class ShownAverage {
+ public:
+  explicit ShownAverage(AveragedParameters* averaged) : averaged_(averaged) {
+    if (averaged_ != nullptr) averaged_->show();
+  }
+  ShownAverage(const ShownAverage&) = delete;
+  ~ShownAverage() { hide(); }
+  void hide() {
+    if (auto* const averaged = std::exchange(averaged_, nullptr)) averaged->hide();
+  }
+
+ private:
+  AveragedParameters* averaged_;
+};
+
 bool computes_alone(const World& world) {
   return world.processes() == 1 && world.threads() == 1 && world.plugin == nullptr;
 }
@@ -79,6 +96,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
+      label_weights_(label_weights_of(compiled_.goals, options_)),
       counted_(compiled_.goals, model.num_inputs, options_.accumulate > 1),
       course_{.epochs = options_.epochs,
               .epoch_length = options_.steps_per_epoch > 0
@@ -86,7 +104,8 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                                   : updates_of(train_.num_batches(), options_.accumulate),
               .max_steps = options_.max_steps,
               .initial_epoch = options_.initial_epoch,
-              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)} {
+              .by_lease = not_in_step(compiled_.optimizer.updater().parts().client)},
+      preemption_({.signals = false, .after = std::max(options_.stop_after, Millis{0})}) {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
   speak(model.strategy.world().chief);
@@ -163,6 +182,8 @@ History Fit::run() {
   for (const std::string& line : shown_.recipe) shown_.progress->say(line);
   callbacks_->train_begin();
   Position at = begin();
+  if (saved_.checkpoints) saved_.checkpoints->lay_beside();
+  tell_begun();
   while (!callbacks_->ends() && !not_finite_.ended) {
     const auto plan = next_epoch(course_, at, compiled_.optimizer.version());
     if (!plan) break;
@@ -180,6 +201,7 @@ History Fit::run() {
     if (const std::string words = saved_.checkpoints->summary(); !words.empty())
       shown_.progress->say(words);
   }
+  if (auto* const averaged = compiled_.optimizer.updater().averaged()) averaged->average();
   if (history_.rows.empty() && servers_at_ > 0)
     throw UsageError(fmt::format(
         "fit: all that was asked for ({} epochs, {} steps) was done before the snapshot that this "
@@ -195,6 +217,20 @@ History Fit::run() {
   if (const std::string words = words_worth_saying(history_.input); !words.empty())
     shown_.progress->say(words);
   return std::move(history_);
+}
+
+// The chief's failure is everybody's; workers that may be lost go on without him, as without any.
+void Fit::tell_begun() {
+  std::exception_ptr failure;
+  try {
+    if (options_.when_begun && model_.strategy.world().chief) options_.when_begun();
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  if (model_.strategy.membership().all_stay())
+    agree_on_failure(model_.strategy, failure, "fit: when_begun");
+  else if (failure)
+    std::rethrow_exception(failure);
 }
 
 // Samples are looked at once caches are shared, so that what is computed for that is kept.
@@ -240,9 +276,9 @@ Position Fit::begin() {
   go_on();
   std::optional<CheckpointPosition> checkpoint;
   if (saved_.resumed)
-    checkpoint = {.epoch = saved_.resumed->manifest.epoch,
-                  .steps = saved_.resumed->manifest.step,
-                  .in_epoch = saved_.resumed->manifest.step_in_epoch};
+    checkpoint = {.epoch = saved_.resumed->epoch,
+                  .steps = saved_.resumed->step,
+                  .in_epoch = saved_.resumed->step_in_epoch};
   const bool all_stay = model_.strategy.membership().all_stay();
   const Position at = where_to_begin(course_, checkpoint, servers_at_, !all_stay);
   history_.steps = at.steps;
@@ -254,6 +290,10 @@ Totals Fit::run_batch() {
     throw UsageError(
         "train_on_batch: workers are not in step (--staleness, --drop-slowest), so that none can "
         "wait for the others' parts of a batch; use fit()");
+  if (compiled_.optimizer.updater().averaged() != nullptr)
+    throw UsageError(
+        "train_on_batch: with local updates replicas differ from one averaging to the next, and "
+        "nobody knows after which batch they are wanted alike; use fit()");
   require_same_words(model_.strategy, "train_on_batch",
                      fit_words(compiled_, train_, options_, seed_));
   require_same_data(model_.strategy.membership(), "train_on_batch", "the batch", train_, seed_);
@@ -328,6 +368,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   NamedValues values = means_of(all, compiled_.goals);
   for (const auto& watcher : watchers_)
     std::ranges::copy(watcher->values(), std::back_inserter(values));
+  ShownAverage shown(compiled_.optimizer.updater().averaged());
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
   if (validates && (!way_.pace->chief_validates_alone() || epoch.world->chief)) {
     const TimePoint validation_begin = Clock::now();
@@ -349,6 +390,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   shown_.progress->end_epoch(values, seconds, rate);
   shown_.values = values;
   callbacks_->epoch_end(values);
+  shown.hide();
   if (!not_finite_.ended) save_after(epoch);
 }
 
@@ -367,13 +409,6 @@ Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions
 }
 
 }  // namespace detail
-
-History Model::fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options) {
-  if (options.batch < 1)
-    throw UsageError(fmt::format("fit: batch {}: expected 1 or more", options.batch));
-  const int64_t batch = options.batch;
-  return fit(data::from_tensors({inputs, targets}).shuffle().batch(batch), std::move(options));
-}
 
 History Model::fit(const data::Dataset& train, FitOptions options) {
   take_input_of(train);

@@ -46,40 +46,54 @@ class KeptHistory final : public Kept {
   History& history_;
 };
 
-// The scale, the good steps since it has changed, and those that were left out.
-class KeptLossScale final : public Kept {
+// What each local replica has added up in the epoch that goes on.
+class KeptTotals final : public Kept {
  public:
-  explicit KeptLossScale(Optimizer& optimizer) : optimizer_(optimizer) {}
-  std::string name() const override { return "loss_scale"; }
+  KeptTotals(Model::State& model, std::vector<Totals>& each) : model_(model), each_(each) {}
+  std::string name() const override { return "totals"; }
 
-  std::string words() const override {
-    const auto scale = optimizer_.loss_scale();
-    return words_of({scale->value(), static_cast<double>(scale->good_steps()),
-                     static_cast<double>(scale->skipped())});
+  KeptTensors tensors() const override {
+    const World& world = model_.strategy.world();
+    KeptTensors kept;
+    for (int local = 0; local < world.local; ++local) {
+      if (!world.leads_stage(local) || !world.gives_outputs(local)) continue;
+      Totals totals = each_.empty() ? Totals{} : each_[static_cast<size_t>(local)];
+      totals.signal = 0;
+      kept.own.emplace_back(
+          totals_name(world.replica_of(world.first_rank + local)),
+          at::tensor(totals.packed(goals(), totals.widths(goals())), at::kDouble));
+    }
+    return kept;
   }
 
   void check(const CheckpointRead& read) const override {
-    const std::vector<double> numbers = read.numbers(name(), 3);
-    if (!(numbers[0] > 0 && numbers[0] <= std::numeric_limits<float>::max()))
-      throw read.damaged(name(), fmt::format("the scale is {}, expected above 0, up to the largest "
-                                             "float32",
-                                             numbers[0]));
-    for (const double steps : {numbers[1], numbers[2]})
-      if (!(steps >= 0 && steps <= kMostCounted && steps == std::floor(steps)))
-        throw read.damaged(
-            name(),
-            fmt::format("a number of steps is {}, expected a whole number, 0 or more", steps));
+    for (int rank = 0; rank < read.manifest.replicas; ++rank)
+      if (const std::string why = Totals::why_not_packed(goals(), numbers_in(read, rank));
+          !why.empty())
+        throw DataError(
+            fmt::format("{}: tensor \"{}\": got {}", read.what, totals_name(rank), why));
   }
 
+  // With another number of replicas the first one has what all had.
   void load(const CheckpointRead& read) override {
-    const std::vector<double> numbers = read.numbers(name(), 3);
-    auto scale = optimizer_.loss_scale().value();
-    scale.restore(numbers[0], static_cast<int64_t>(numbers[1]), static_cast<int64_t>(numbers[2]));
-    optimizer_.scale_losses(scale);
+    const World& world = model_.strategy.world();
+    each_.assign(static_cast<size_t>(world.local), {});
+    for (int rank = 0; rank < read.manifest.replicas; ++rank) {
+      const int replica = read.manifest.replicas == world.num_replicas() ? rank : 0;
+      for (int local = 0; local < world.local; ++local)
+        if (world.replica_of(world.first_rank + local) == replica && world.gives_outputs(local))
+          each_[static_cast<size_t>(local)].add(Totals::unpacked(goals(), numbers_in(read, rank)));
+    }
   }
 
  private:
-  Optimizer& optimizer_;
+  const Goals& goals() const { return model_.compiled->goals; }
+  static std::span<const double> numbers_in(const CheckpointRead& read, int rank) {
+    return read.tensors.at(totals_name(rank)).as<double>();
+  }
+
+  Model::State& model_;
+  std::vector<Totals>& each_;
 };
 
 // The state of each that has one, by place and name.
@@ -146,8 +160,8 @@ std::unique_ptr<Kept> kept_history(History& history) {
   return std::make_unique<KeptHistory>(history);
 }
 
-std::unique_ptr<Kept> kept_loss_scale(Optimizer& optimizer) {
-  return std::make_unique<KeptLossScale>(optimizer);
+std::unique_ptr<Kept> kept_totals(Model::State& model, std::vector<Totals>& each) {
+  return std::make_unique<KeptTotals>(model, each);
 }
 
 std::unique_ptr<Kept> kept_callbacks(CallbackRunner& callbacks, Model::State& model) {

@@ -3,11 +3,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <csignal>
 #include <span>
 
 #include "tutti/base/event.h"
-#include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
@@ -48,6 +46,7 @@ void Fit::begin_step() {
   report_step(compiled_.optimizer.version() + 1, number_);
   if (compiled_.rate)
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
+  if (callbacks_->any()) callbacks_->step_begin();
 }
 
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
@@ -66,13 +65,6 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
       raise_out_of_memory(replica, epoch, batch, error);
     }
   }
-}
-
-int Fit::asked_to_end() const {
-  const int signal = stop_requested();
-  const bool late =
-      options_.stop_after.count() > 0 && Clock::now() - since_.fit >= options_.stop_after;
-  return signal == 0 && late ? SIGTERM : signal;
 }
 
 // What the chief's callbacks decide here is agreed on in the same step.

@@ -24,8 +24,21 @@ void require_smoothing(std::string_view loss, double smoothing) {
                          "0 <= label_smoothing < 1");
 }
 
+void require_gamma(std::string_view loss, double gamma) {
+  detail::require_option(gamma >= 0 && fits_float32(gamma), loss, "gamma", gamma,
+                         "a finite number >= 0");
+}
+
 at::Tensor kept_probabilities(const at::Tensor& values) {
   return values.clamp(detail::kLossEpsilon, 1 - detail::kLossEpsilon);
+}
+
+/// missing^gamma. Below 1 its slope at 0 is infinite.
+at::Tensor focused(const at::Tensor& missing, double gamma) {
+  return gamma < 1 ? missing.clamp_min(detail::kLossEpsilon).pow(gamma) : missing.pow(gamma);
+}
+hlo::Value focused(hlo::Value missing, double gamma) {
+  return hlo::power(gamma < 1 ? detail::at_least(missing, detail::kLossEpsilon) : missing, gamma);
 }
 
 /// log of the classes' probabilities, over the last axis.
@@ -42,6 +55,45 @@ hlo::Value log_probabilities(hlo::Value output, bool from_logits) {
   if (from_logits) return nn::detail::log_softmax(output);
   const hlo::Value sums = detail::along_last(detail::sum_over_last(output), output.shape());
   return hlo::log(kept_probabilities(output / sums));
+}
+
+/// Numbers of the last axis of `output`, along all of it.
+hlo::Value one_a_class(hlo::Value output, const std::vector<double>& numbers) {
+  std::vector<hlo::Value> each;
+  for (const double number : numbers)
+    each.push_back(hlo::constant(output.program(), {DType::float32, {1}}, number));
+  return hlo::broadcast(hlo::concatenate(each, 0), output.shape(),
+                        {static_cast<int64_t>(output.shape().size()) - 1});
+}
+
+/// The cross-entropy of single answers.
+at::Tensor yes_or_no(const at::Tensor& y, const at::Tensor& wanted, bool from_logits) {
+  if (from_logits)
+    return at::binary_cross_entropy_with_logits(y, wanted, {}, {}, at::Reduction::None);
+  const at::Tensor yes = kept_probabilities(y).log();
+  const at::Tensor no = kept_probabilities(1 - y).log();
+  return -(wanted * yes + (1 - wanted) * no);
+}
+hlo::Value yes_or_no(hlo::Value y, hlo::Value wanted, bool from_logits) {
+  if (from_logits) return detail::softplus(y) - y * wanted;
+  const hlo::Value yes = hlo::log(kept_probabilities(y));
+  const hlo::Value no = hlo::log(kept_probabilities(1 - y));
+  return -(wanted * yes + (1 - wanted) * no);
+}
+
+void require_alpha(std::string_view loss, const std::vector<double>& alpha) {
+  for (size_t c = 0; c < alpha.size(); ++c)
+    detail::require_option(alpha[c] >= 0 && fits_float32(alpha[c]), loss,
+                           fmt::format("alpha[{}]", c), alpha[c], "a finite number >= 0");
+  if (alpha.empty())
+    throw UsageError(
+        fmt::format("loss {}: alpha is empty; expected one number, or one a class", loss));
+}
+
+void require_one_a_class(std::string_view loss, const std::vector<double>& alpha, int64_t classes) {
+  if (alpha.size() == 1 || std::ssize(alpha) == classes) return;
+  throw UsageError(fmt::format("{}: got {} numbers of alpha for {} classes, expected 1 or {}", loss,
+                               alpha.size(), classes, classes));
 }
 
 /// Labels one by one: how many a sample has.
@@ -77,6 +129,12 @@ class SparseCrossentropy : public LossKernel {
       : options_(options) {
     require_smoothing(kSparse, options.label_smoothing);
     require_weights(options.class_weights);
+    require_gamma(kSparse, options.gamma);
+    if (options.gamma != 0 && options.label_smoothing != 0)
+      throw UsageError(fmt::format(
+          "loss {}: gamma = {} and label_smoothing = {}: of a smoothed target no one probability "
+          "says how right an output is; give one of them, or categorical_focal_crossentropy",
+          kSparse, options.gamma, options.label_smoothing));
   }
 
   bool takes_labels() const override { return true; }
@@ -109,6 +167,7 @@ class SparseCrossentropy : public LossKernel {
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& given) const override {
     const at::Tensor target = labels_of(output, given);
     at::Tensor losses = unweighted(output.dim() == 2 ? output : output.flatten(0, -2), target);
+    if (options_.gamma != 0) losses = losses * focused(-(-losses).expm1(), options_.gamma);
     if (!options_.class_weights.empty()) {
       const at::Tensor weights =
           torch::tensor(options_.class_weights, losses.options().device(torch::kCPU));
@@ -123,10 +182,10 @@ class SparseCrossentropy : public LossKernel {
     places.pop_back();
     const hlo::Value labels = hlo::reshape(target, places);
     const auto last = static_cast<int64_t>(places.size());
-    const hlo::Type one_a_class{labels.dtype(), output.shape()};
+    const hlo::Type as_labels{labels.dtype(), output.shape()};
     const hlo::Value own =
-        hlo::convert(hlo::compare(hlo::iota(output.program(), one_a_class, last),
-                                  hlo::Comparison::eq, detail::along_last(labels, output.shape())),
+        hlo::convert(hlo::compare(hlo::iota(output.program(), as_labels, last), hlo::Comparison::eq,
+                                  detail::along_last(labels, output.shape())),
                      DType::float32);
     const hlo::Value each = -log_probabilities(output, options_.from_logits);
     hlo::Value losses = detail::sum_over_last(each * own);
@@ -134,17 +193,14 @@ class SparseCrossentropy : public LossKernel {
       losses =
           losses * (1 - smoothing) +
           detail::sum_over_last(each) * (smoothing / static_cast<double>(output.shape().back()));
+    if (options_.gamma != 0)
+      losses = losses * focused(detail::at_least(1 - hlo::exp(-losses), 0), options_.gamma);
     if (options_.ignore_label)
       losses = losses * hlo::convert(hlo::compare(labels, hlo::Comparison::ne,
                                                   static_cast<double>(*options_.ignore_label)),
                                      DType::float32);
-    if (!options_.class_weights.empty()) {
-      std::vector<hlo::Value> weights;
-      for (const double weight : options_.class_weights)
-        weights.push_back(hlo::constant(output.program(), {DType::float32, {1}}, weight));
-      losses = losses * detail::sum_over_last(own * hlo::broadcast(hlo::concatenate(weights, 0),
-                                                                   output.shape(), {last}));
-    }
+    if (!options_.class_weights.empty())
+      losses = losses * detail::sum_over_last(own * one_a_class(output, options_.class_weights));
     return detail::mean_of_samples(losses);
   }
 
@@ -174,8 +230,8 @@ class SparseCrossentropy : public LossKernel {
 
  private:
   bool fused(const at::Tensor& output, const at::Tensor& target) const {
-    return options_.from_logits && options_.label_smoothing == 0 && detail::plain_floats(output) &&
-           target.is_cpu() && target.is_contiguous();
+    return options_.from_logits && options_.label_smoothing == 0 && options_.gamma == 0 &&
+           detail::plain_floats(output) && target.is_cpu() && target.is_contiguous();
   }
 
   at::Tensor unweighted(const at::Tensor& output, const at::Tensor& target) const {
@@ -319,20 +375,75 @@ Loss binary_crossentropy(const CrossentropyOptions& options) {
       "binary_crossentropy",
       {.of_tensors =
            [options](const at::Tensor& y, const at::Tensor& t) {
-             const at::Tensor wanted = smoothed(t, options.label_smoothing, 0.5);
-             if (options.from_logits)
-               return at::binary_cross_entropy_with_logits(y, wanted, {}, {}, at::Reduction::None);
-             const at::Tensor yes = kept_probabilities(y).log();
-             const at::Tensor no = kept_probabilities(1 - y).log();
-             return -(wanted * yes + (1 - wanted) * no);
+             return yes_or_no(y, smoothed(t, options.label_smoothing, 0.5), options.from_logits);
            },
        .lowered =
            [options](hlo::Value y, hlo::Value t) {
-             const hlo::Value wanted = smoothed(t, options.label_smoothing, 0.5);
-             if (options.from_logits) return detail::softplus(y) - y * wanted;
-             const hlo::Value yes = hlo::log(kept_probabilities(y));
-             const hlo::Value no = hlo::log(kept_probabilities(1 - y));
-             return -(wanted * yes + (1 - wanted) * no);
+             return yes_or_no(y, smoothed(t, options.label_smoothing, 0.5), options.from_logits);
+           }},
+      options.from_logits);
+}
+
+Loss binary_focal_crossentropy(const BinaryFocalOptions& options) {
+  const char* const name = "binary_focal_crossentropy";
+  require_smoothing(name, options.label_smoothing);
+  require_gamma(name, options.gamma);
+  const double alpha = options.alpha.value_or(0.5);
+  detail::require_option(alpha >= 0 && alpha <= 1, name, "alpha", alpha, "0 <= alpha <= 1");
+  const auto wanted_of = [=](auto t) { return smoothed(t, options.label_smoothing, 0.5); };
+  const auto factor_of = [=](auto yes, auto no, auto wanted) {
+    const auto factor = focused(wanted * no + (1 - wanted) * yes, options.gamma);
+    return options.alpha ? factor * (wanted * alpha + (1 - wanted) * (1 - alpha)) : factor;
+  };
+  const bool logits = options.from_logits;
+  return detail::loss_of_elements(
+      name,
+      {.of_tensors =
+           [=](const at::Tensor& y, const at::Tensor& t) {
+             const at::Tensor wanted = wanted_of(t);
+             const at::Tensor yes = logits ? y.sigmoid() : y.clamp(0, 1);
+             return factor_of(yes, logits ? (-y).sigmoid() : 1 - yes, wanted) *
+                    yes_or_no(y, wanted, logits);
+           },
+       .lowered =
+           [=](hlo::Value y, hlo::Value t) {
+             const hlo::Value wanted = wanted_of(t);
+             const hlo::Value yes = logits ? hlo::sigmoid(y) : detail::clamped(y, 0, 1);
+             return factor_of(yes, logits ? hlo::sigmoid(-y) : 1 - yes, wanted) *
+                    yes_or_no(y, wanted, logits);
+           }},
+      logits);
+}
+
+Loss categorical_focal_crossentropy(const CategoricalFocalOptions& options) {
+  const char* const name = "categorical_focal_crossentropy";
+  require_smoothing(name, options.label_smoothing);
+  require_gamma(name, options.gamma);
+  require_alpha(name, options.alpha);
+  return detail::loss_over_classes(
+      name,
+      {.of_tensors =
+           [=](const at::Tensor& y, const at::Tensor& t) {
+             const int64_t classes = y.size(-1);
+             require_one_a_class(name, options.alpha, classes);
+             const double share = 1.0 / static_cast<double>(classes);
+             const at::Tensor logs = log_probabilities(y, options.from_logits);
+             const at::Tensor alpha = on_device(
+                 torch::tensor(options.alpha, y.options().device(torch::kCPU)), y.device());
+             return -(smoothed(t, options.label_smoothing, share) * logs *
+                      focused(-logs.expm1(), options.gamma) * alpha)
+                         .sum(-1);
+           },
+       .lowered =
+           [=](hlo::Value y, hlo::Value t) {
+             require_one_a_class(name, options.alpha, y.shape().back());
+             const double share = 1.0 / static_cast<double>(y.shape().back());
+             const hlo::Value logs = log_probabilities(y, options.from_logits);
+             const hlo::Value missing = detail::at_least(1 - hlo::exp(logs), 0);
+             const hlo::Value each = smoothed(t, options.label_smoothing, share) * logs *
+                                     focused(missing, options.gamma);
+             if (options.alpha.size() == 1) return -detail::sum_over_last(each * options.alpha[0]);
+             return -detail::sum_over_last(each * one_a_class(y, options.alpha));
            }},
       options.from_logits);
 }

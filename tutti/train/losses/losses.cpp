@@ -14,7 +14,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/nn/detail/lowering.h"
 #include "tutti/train/losses/detail/loss_parts.h"
+#include "tutti/train/losses/overlap.h"
 
 namespace tutti {
 
@@ -98,11 +100,26 @@ const std::map<std::string, Loss, std::less<>>& known_losses() {
   static const auto known = [] {
     using namespace losses;
     std::map<std::string, Loss, std::less<>> by_name;
-    for (const Loss& loss :
-         {sparse_categorical_crossentropy(), categorical_crossentropy(), binary_crossentropy(),
-          mean_squared_error(), mean_absolute_error(), mean_absolute_percentage_error(),
-          mean_squared_logarithmic_error(), huber(), log_cosh(), hinge(), squared_hinge(),
-          categorical_hinge(), kl_divergence(), poisson(), cosine_similarity()}) {
+    for (const Loss& loss : {sparse_categorical_crossentropy(),
+                             categorical_crossentropy(),
+                             binary_crossentropy(),
+                             mean_squared_error(),
+                             mean_absolute_error(),
+                             mean_absolute_percentage_error(),
+                             mean_squared_logarithmic_error(),
+                             huber(),
+                             log_cosh(),
+                             hinge(),
+                             squared_hinge(),
+                             categorical_hinge(),
+                             kl_divergence(),
+                             poisson(),
+                             cosine_similarity(),
+                             binary_focal_crossentropy(),
+                             categorical_focal_crossentropy(),
+                             dice(),
+                             tversky(),
+                             ctc()}) {
       by_name.emplace(loss.name(), loss);
     }
     return by_name;
@@ -209,11 +226,7 @@ hlo::Value clamped(hlo::Value values, double least, double most) {
                      hlo::constant(values.program(), values.type(), most), above);
 }
 
-hlo::Value softplus(hlo::Value x) {
-  // Not by a relu, whose slope at 0 is 0: this one's is a half.
-  const hlo::Value size = hlo::abs(x);
-  return (x + size) * 0.5 + hlo::log(hlo::exp(-size) + 1);
-}
+hlo::Value softplus(hlo::Value x) { return nn::detail::softplus(x); }
 
 namespace {
 
@@ -289,6 +302,26 @@ Loss::Loss(std::string name, Function per_sample, std::optional<bool> from_logit
     : name_(name),
       kernel_(
           std::make_shared<FunctionKernel>(std::move(name), std::move(per_sample), from_logits)) {}
+
+at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target, Reduction reduction,
+                            const at::Tensor& weights) const {
+  at::Tensor losses = kernel_->per_sample(output, target);
+  detail::sample_weights(weights, losses.numel());  // refuses what does not fit
+  if (weights.defined()) losses = losses * weights.detach().to(losses.options());
+  if (reduction == Reduction::none) return losses;
+  const at::Tensor sum = losses.sum();
+  if (reduction == Reduction::sum) return sum;
+  const auto counted = kernel_->counted(target.cpu());
+  if (!counted) return sum / static_cast<double>(std::max<int64_t>(losses.numel(), 1));
+  const int64_t positions = losses.numel() == 0 ? 1 : target.numel() / losses.numel();
+  return sum *
+         (*counted == 0 ? 0.0 : static_cast<double>(positions) / static_cast<double>(*counted));
+}
+
+at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target,
+                            Reduction reduction) const {
+  return (*this)(output, target, reduction, at::Tensor());
+}
 
 namespace losses {
 

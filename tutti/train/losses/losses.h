@@ -79,6 +79,13 @@ class LossKernel {
   }
 };
 
+/// What becomes of the samples' losses, as of Keras and PyTorch.
+enum class Reduction {
+  none,  ///< [batch]
+  sum,   ///< a scalar, of weighted losses
+  mean,  ///< the sum over how many samples there are; where labels do not count, over those that do
+};
+
 /// A named loss. Cheap to copy.
 class Loss {
  public:
@@ -93,6 +100,15 @@ class Loss {
 
   const std::string& name() const noexcept { return name_; }
   const LossKernel& kernel() const noexcept { return *kernel_; }
+
+  /// In loops of one's own: the loss with a graph, of these samples alone. fit() makes the mean
+  /// over the global batch; a replica's own mean is of its part, so that replicas of unequal parts
+  /// take `none` and average_loss(). `weights` as LossKernel has them. UsageError for what does not
+  /// fit.
+  at::Tensor operator()(const at::Tensor& output, const at::Tensor& target,
+                        Reduction reduction = Reduction::mean) const;
+  at::Tensor operator()(const at::Tensor& output, const at::Tensor& target, Reduction reduction,
+                        const at::Tensor& weights) const;
 
  private:
   std::string name_;
@@ -132,6 +148,22 @@ struct SparseCrossentropyOptions {
   /// gradient, the mean is over the others, and metrics leave them out (torch's ignore_index,
   /// Keras's ignore_class). -100 or another number that is no class, or a class: that of padding.
   std::optional<int64_t> ignore_label{};
+  double gamma = 0;  ///< >= 0: focal, each loss times (1 - p[t])^gamma; not beside label_smoothing
+};
+
+/// Focal losses: Lin et al. 2017, arXiv:1708.02002. What is right already counts less.
+struct BinaryFocalOptions {
+  bool from_logits = true;        ///< as in CrossentropyOptions
+  double label_smoothing = 0;     ///< as in CrossentropyOptions
+  double gamma = 2;               ///< >= 0; 0: a cross-entropy
+  std::optional<double> alpha{};  ///< 0 to 1: weight of targets 1; of targets 0 it is 1 - alpha
+};
+
+struct CategoricalFocalOptions {
+  bool from_logits = true;
+  double label_smoothing = 0;
+  double gamma = 2;
+  std::vector<double> alpha{0.25};  ///< finite, >= 0: one number for all classes, or one a class
 };
 
 struct HuberOptions {
@@ -151,6 +183,14 @@ Loss categorical_crossentropy(const CrossentropyOptions& options = {});
 /// -(t * log p + (1 - t) * log(1 - p)), p = sigmoid(y), element by element; t in 0 .. 1. With
 /// smoothing s, t * (1 - s) + s / 2 stands for t.
 Loss binary_crossentropy(const CrossentropyOptions& options = {});
+
+/// a (1 - q)^gamma times the cross-entropy of binary_crossentropy(), with q = t p + (1 - t) (1 - p)
+/// and a = t alpha + (1 - t) (1 - alpha), or 1; element by element.
+Loss binary_focal_crossentropy(const BinaryFocalOptions& options = {});
+
+/// sum(alpha * (1 - p)^gamma * t * -log p), over classes, smoothed as categorical_crossentropy().
+/// Of labels in place of one-hot targets: `gamma` of sparse_categorical_crossentropy().
+Loss categorical_focal_crossentropy(const CategoricalFocalOptions& options = {});
 
 /// (y - t)^2, element by element. One fused pass for float32.
 Loss mean_squared_error();
@@ -190,7 +230,7 @@ Loss poisson();
 /// ones.
 Loss cosine_similarity();
 
-/// Names that loss_by_name() knows, sorted: those of the functions above.
+/// Names that loss_by_name() knows, sorted: those of the functions above, and of overlap.h.
 const std::vector<std::string>& loss_names();
 
 /// The loss of this name with default options; unknown names throw UsageError with the nearest

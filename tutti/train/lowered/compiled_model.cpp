@@ -215,6 +215,9 @@ void CompiledModel::check_inputs(const std::vector<Array>& inputs) const {
         if (graph.inputs()[i].node == node.inputs[0] && inputs[i].dtype() == DType::int64)
           nn::detail::require_tokens(fmt::format("embedding of {} tokens", embedding->vocabulary),
                                      tensor_of(inputs[i]), embedding->vocabulary);
+  std::vector<at::Tensor> tensors;
+  for (const Array& input : inputs) tensors.push_back(tensor_of(input));
+  nn::detail::require_steps_of_inputs(graph, tensors);
 }
 
 std::vector<std::vector<Array>> CompiledModel::predict(
@@ -243,7 +246,7 @@ std::vector<std::vector<Array>> CompiledModel::predict(
       lists[replica].push_back(&sent[replica].back());
     }
   }
-  const pjrt::Results results = compiled.program.run(lists);
+  const pjrt::Results results = compiled.program.run(lists, s.options.limit);
   const Deadline deadline(s.options.limit);
   results.wait(deadline);
   std::vector<std::vector<Array>> outputs(inputs.size());

@@ -328,7 +328,8 @@ struct CompiledTrainer::State {
         lists[replica].push_back(&sent[replica].back());
       }
     }
-    CompiledResult::Run run{.results = compiled->program.run(lists), .steps = std::ssize(steps)};
+    CompiledResult::Run run{.results = compiled->program.run(lists, options().limit),
+                            .steps = std::ssize(steps)};
     for (size_t k = 0; k < compiled->lowered.results.size(); ++k) {
       const SlotOf& slot = compiled->lowered.results[k];
       if (slot.slot == Slot::loss) run.loss = static_cast<int>(k);
@@ -399,28 +400,34 @@ void CompiledTrainer::set_updates(int64_t updates,
     s.scalars = s.rule.next(s.scalars, s.rule.learning_rate());
   s.before.clear();
   s.updates = updates;
+  if (s.options().leaves_out_bad) s.model.load({{kLeftOut, Array::zeros(DType::float32, {})}});
 }
 
 int64_t CompiledTrainer::updates() const { return state_->updates; }
 const optim::StepScalars& CompiledTrainer::scalars() const { return state_->scalars; }
 void CompiledTrainer::set_seed(uint64_t seed) { state_->seed = seed; }
 
-int64_t CompiledTrainer::take_back_left_out() {
-  State& s = *state_;
-  if (!s.options().leaves_out_bad) return 0;
+CompiledTrainer::Made CompiledTrainer::made() const {
+  const State& s = *state_;
+  const Made all{.updates = s.updates, .scalars = s.scalars};
+  if (!s.options().leaves_out_bad) return all;
   const Array counted = s.model.value(0, kLeftOut).to_host(Deadline(s.options().limit));
   const auto left_out = static_cast<size_t>(counted.as<float>()[0]);
-  if (left_out == 0) return 0;
+  if (left_out == 0) return all;
   if (left_out > s.before.size())
     throw UsageError(fmt::format(
         "compiled step: {} steps were left out since a loss was not finite, of which {} are "
         "remembered: read losses, and call take_back_left_out(), sooner",
         left_out, s.before.size()));
-  s.scalars = s.before[s.before.size() - left_out];
-  s.before.clear();
-  s.updates -= static_cast<int64_t>(left_out);
-  s.model.load({{kLeftOut, Array::zeros(DType::float32, {})}});
-  return static_cast<int64_t>(left_out);
+  return {.updates = s.updates - static_cast<int64_t>(left_out),
+          .left_out = static_cast<int64_t>(left_out),
+          .scalars = s.before[s.before.size() - left_out]};
+}
+
+int64_t CompiledTrainer::take_back_left_out() {
+  const Made whole = made();
+  if (whole.left_out > 0) set_updates(whole.updates, whole.scalars);
+  return whole.left_out;
 }
 
 CompiledResult CompiledTrainer::step(const std::vector<CompiledPart>& parts, double learning_rate) {

@@ -44,6 +44,8 @@ class CompiledResult {
   double loss(const Deadline& deadline) const;
   /// What loss() is the mean of: the sum over all rows of what they lose, times their weights.
   double sum(const Deadline& deadline) const;
+  /// loss() over sum(); 0: no label counts.
+  double scale() const noexcept { return scale_; }
 
   /// Of each replica, its rows alone: [rows, ...]. UsageError unless CompiledOptions::outputs.
   std::vector<Array> outputs(const Deadline& deadline) const;
@@ -79,6 +81,13 @@ class CompiledTrainer {
   /// Of dropouts' masks from the next step on.
   void set_seed(uint64_t seed);
 
+  /// What take_back_left_out() makes of it all; waits for the steps that are on their way, and
+  /// changes nothing.
+  struct Made {
+    int64_t updates = 0, left_out = 0;
+    optim::StepScalars scalars{};
+  };
+  Made made() const;
   /// With CompiledOptions::leaves_out_bad: a step whose loss is not finite changes nothing on the
   /// devices, neither does any after it, until this is called. Returns how many steps were left
   /// out, which updates() does not count any more. Waits for the steps that are on their way.

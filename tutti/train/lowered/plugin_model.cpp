@@ -171,9 +171,10 @@ std::vector<Array> PluginModel::predict(const std::vector<Array>& inputs) {
 }
 
 CompiledSteps::Newest PluginModel::newest() {
-  CompiledTrainer& trainer = *made_->trainer;
-  trainer.take_back_left_out();
-  Newest newest{.values = {}, .scalars = trainer.scalars(), .version = trainer.updates()};
+  const CompiledTrainer& trainer = *made_->trainer;
+  const CompiledTrainer::Made made = trainer.made();
+  Newest newest{
+      .values = {}, .scalars = made.scalars, .version = made.updates, .left_out = made.left_out};
   for (const auto& [name, array] : trainer.values()) newest.values.emplace(name, tensor_of(array));
   return newest;
 }

@@ -155,7 +155,7 @@ ProgramStep ProgramTrainer::step(const std::vector<std::vector<Array>>& inputs) 
     for (const pjrt::Buffer& buffer : s.devices[replica]) lists[replica].push_back(&buffer);
     for (const pjrt::Buffer& buffer : sent[replica]) lists[replica].push_back(&buffer);
   }
-  pjrt::Results results = s.program.run(lists);
+  pjrt::Results results = s.program.run(lists, s.options.limit);
   for (size_t replica = 0; replica < inputs.size(); ++replica) {
     const auto& outputs = results.outputs[replica];
     s.devices[replica].assign(outputs.begin(),

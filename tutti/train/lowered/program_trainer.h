@@ -26,7 +26,7 @@ struct ProgramOptions {
   /// From 1 to the client's devices. Several: the program says by collectives of its own how they
   /// train together, and is text, for of bytecode it is not known here for how many it is.
   int replicas = 1;
-  Millis limit{600'000};  ///< of compiling, and of the wait in state()
+  Millis limit{600'000};  ///< of compiling, of a step that begins, of the wait in state()
 };
 
 /// A step that may still be on its way.

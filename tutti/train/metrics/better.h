@@ -11,7 +11,7 @@ namespace tutti {
 
 enum class Better : uint8_t {
   /// Lower where it ends in loss or error; higher where it has accuracy, auc, precision, recall,
-  /// f1, score or map_at in it; else lower.
+  /// f1, f_beta, iou, score, map_at, true_positives or true_negatives in it; else lower.
   by_name,
   lower,
   higher,

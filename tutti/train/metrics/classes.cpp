@@ -1,5 +1,8 @@
-// Precision, recall, F1 and the confusion matrix: counts of labels and predictions.
+// Precision, recall, F-beta, IoU and the confusion matrix: counts of labels and predictions.
 #include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
 
 #include "tutti/base/error.h"
 #include "tutti/train/metrics/detail/rows.h"
@@ -17,7 +20,7 @@ struct ClassCounts {
   bool occurs() const { return hits + false_hits + misses > 0; }
 };
 
-using ClassScore = double (*)(const ClassCounts&);
+using ClassScore = std::function<double(const ClassCounts&)>;
 
 ClassCounts counts_of(std::span<const double> state, size_t number) {
   return {state[3 * number], state[3 * number + 1], state[3 * number + 2]};
@@ -54,7 +57,7 @@ void for_each_prediction(const std::string& name, float cut, const SampleRows& r
   }
 }
 
-double averaged(std::span<const double> state, Average average, ClassScore score) {
+double averaged(std::span<const double> state, Average average, const ClassScore& score) {
   if (state.size() == 3) return score(counts_of(state, 0));
   ClassCounts all;
   double sum = 0;
@@ -72,14 +75,13 @@ double averaged(std::span<const double> state, Average average, ClassScore score
   return average == Average::micro ? score(all) : detail::quotient(sum, weights);
 }
 
-std::string name_of(const char* what, const ClassOptions& options) {
+std::string name_of(const std::string& what, const ClassOptions& options) {
   if (options.only >= 0) return fmt::format("{}_of_{}", what, options.only);
-  if (options.average == Average::macro) return what;
-  return fmt::format("{}_{}", options.average == Average::micro ? "micro" : "weighted", what);
+  return detail::averaged_name(what, options.average);
 }
 
-Metric of_classes(const char* what, const ClassOptions& options, ClassScore score,
-                  Metric (*make)(ClassOptions)) {
+Metric of_classes(const std::string& what, const ClassOptions& options, const ClassScore& score,
+                  const std::function<Metric(ClassOptions)>& make) {
   const std::string name = name_of(what, options);
   if (options.only < -1)
     throw UsageError(
@@ -114,6 +116,9 @@ double recall_of(const ClassCounts& of) { return detail::quotient(of.hits, of.hi
 double f1_of(const ClassCounts& of) {
   return detail::quotient(2 * of.hits, 2 * of.hits + of.false_hits + of.misses);
 }
+double iou_of(const ClassCounts& of) {
+  return detail::quotient(of.hits, of.hits + of.false_hits + of.misses);
+}
 
 }  // namespace
 
@@ -122,6 +127,20 @@ Metric precision(ClassOptions options) {
 }
 Metric recall(ClassOptions options) { return of_classes("recall", options, recall_of, recall); }
 Metric f1(ClassOptions options) { return of_classes("f1", options, f1_of, f1); }
+
+Metric iou(ClassOptions options) { return of_classes("iou", options, iou_of, iou); }
+
+Metric f_beta(double beta, ClassOptions options) {
+  // Written so that NaN fails it. Squared it is to be a number still.
+  if (!(beta > 0 && beta <= 1e6))
+    throw UsageError(fmt::format("metric f_beta: beta is {}, must be above 0, at most 1e6", beta));
+  const auto score = [weight = beta * beta](const ClassCounts& of) {
+    const double hits = (1 + weight) * of.hits;
+    return detail::quotient(hits, hits + weight * of.misses + of.false_hits);
+  };
+  return of_classes(fmt::format("f_beta_{}", beta), options, score,
+                    [beta](ClassOptions anew) { return f_beta(beta, anew); });
+}
 
 Metric confusion_matrix(BinaryOptions options) {
   const std::string name = "confusion_matrix";

@@ -47,6 +47,8 @@ void for_each_stretch(const SampleRows& rows, int64_t ignored, Use use) {
   }
 }
 
+Metric with_weights(Metric metric, bool weighted) { return weighted ? metric.weighted() : metric; }
+
 void require_k(const char* what, int k) {
   if (k < 1) throw UsageError(fmt::format("{}: k is {}, must be 1 or more", what, k));
 }
@@ -96,7 +98,8 @@ Metric Metric::following(std::optional<bool> from_logits) const {
   const MetricDefinition& made = *definition_;
   if (!made.of_outputs || !from_logits || made.from_logits == from_logits) return *this;
   if (!made.from_logits)
-    return made.of_outputs(*from_logits).named(made.name).ignoring(made.ignored);
+    return with_weights(made.of_outputs(*from_logits).named(made.name).ignoring(made.ignored),
+                        made.weighted);
   throw UsageError(
       fmt::format("metric {}: from_logits is {}, but the loss of the same output has {}; leave it "
                   "out, and it is as the loss has it",
@@ -107,6 +110,12 @@ Metric Metric::ignoring(std::optional<int64_t> label) const {
   if (!label || definition_->ignored) return *this;
   MetricDefinition definition = *definition_;
   definition.ignored = label;
+  return Metric(std::move(definition));
+}
+
+Metric Metric::weighted() const {
+  MetricDefinition definition = *definition_;
+  definition.weighted = true;
   return Metric(std::move(definition));
 }
 

@@ -56,6 +56,7 @@ struct MetricDefinition {
   std::function<Metric(bool from_logits)> of_outputs{};
   std::optional<bool> from_logits{};
   std::optional<int64_t> ignored{};  ///< label of the rows that are left out (Metric::ignoring)
+  bool weighted = false;             ///< Metric::weighted()
 };
 
 /// A named metric. Cheap to copy.
@@ -77,6 +78,10 @@ class Metric {
   /// The same of the rows with other labels than this one: padding does not count. compile() asks
   /// for it where the loss of the same output has an ignore_label and the metric none of its own.
   Metric ignoring(std::optional<int64_t> label) const;
+  /// The same with the weights of samples and classes that the loss of the output has (the data's
+  /// last column, FitOptions::class_weight), as in Keras's weighted_metrics; else they are 1 each.
+  Metric weighted() const;
+  bool is_weighted() const noexcept { return definition_->weighted; }
   /// Whether it is one number, which is shown and kept; else it is a matrix (Scores::matrix).
   bool scalar() const noexcept { return definition_->value != nullptr; }
 
@@ -91,9 +96,10 @@ class Metric {
   std::shared_ptr<const MetricDefinition> definition_;
 };
 
-/// For all of them: sample weights count. Of equal outputs the first is the largest. A sample with
-/// an output that is not a number is never right: no class is predicted for it; where there is one
-/// output, it stands for the wrong answer. Labels are integers [batch] or [batch, 1], 0 to width -
+/// For all of them: weights that they are given count. Of equal outputs the first is the largest. A
+/// sample with an output that is not a number is never right: no class is predicted for it; where
+/// there is one output, it stands for the wrong answer. Labels are integers [batch] or [batch, 1],
+/// 0 to width -
 /// 1. *Binary*: one output a sample and targets 0 or 1, integers or floats. Others of the wrong
 /// shape are a UsageError, values out of range a DataError. *from_logits*: whether outputs are
 /// logits. Unset: compile() makes it what the loss of the same output has; elsewhere they are not.
@@ -151,6 +157,32 @@ Metric precision(ClassOptions options = {});
 Metric recall(ClassOptions options = {});
 Metric f1(ClassOptions options = {});
 
+/// With b = beta^2, beta > 0: (1 + b) tp / ((1 + b) tp + b fn + fp); recall counts beta times as
+/// much as precision. Named "f_beta_2", "weighted_f_beta_0.5", "f_beta_2_of_1" and so on.
+Metric f_beta(double beta, ClassOptions options = {});
+
+/// Intersection over union, tp / (tp + fp + fn), as of the pixels of a segmentation; of several
+/// classes their mean (Keras's MeanIoU). Named "iou", "micro_iou", "iou_of_2" and so on.
+Metric iou(ClassOptions options = {});
+
+/// Mean of that of the answers 1 and 0, those that occur. *Answers*: binary, or several outputs a
+/// sample with as many float targets, each 0 or 1: a mask. Named "binary_iou".
+Metric binary_iou(BinaryOptions options = {});
+
+struct CountOptions {
+  int64_t only = -1;       ///< >= 0, for labels: a sample's answer is 1 where it is of this class
+  double threshold = 0.5;  ///< as in BinaryOptions
+  std::optional<bool> from_logits{};
+};
+
+/// How many answers, or the weights of how many samples' answers, are 1 and are said to be; are 0
+/// and said to be 1; and so on. Answers, or labels with `only`. Named "true_positives",
+/// "false_positives_of_2" and so on.
+Metric true_positives(CountOptions options = {});
+Metric false_positives(CountOptions options = {});
+Metric true_negatives(CountOptions options = {});
+Metric false_negatives(CountOptions options = {});
+
 /// How often each label (row) was predicted as each class (column). A matrix. Labels, or binary
 /// (two classes). Samples that are not predicted are in no column. Named "confusion_matrix".
 Metric confusion_matrix(BinaryOptions options = {});
@@ -163,22 +195,29 @@ enum class Curve : uint8_t {
 struct AucOptions {
   Curve curve = Curve::roc;
   int num_thresholds = 200;  ///< 2 to 1,000,000: evenly from 0 to 1, the outer ones just outside
-  std::optional<bool> from_logits{};  ///< not: outputs are 0 to 1
+  Average average = Average::macro;  ///< over classes; binary: of no account
+  bool multi_label =
+      false;  ///< float targets as wide as outputs, 0 or 1, each an answer of its own
+  std::optional<bool> from_logits{};  ///< not: outputs are 0 to 1; logits of labels: of a softmax
 };
 
 /// Area under a curve by its points at fixed thresholds: straight lines between those of ROC;
-/// between those of PR, true positives grow evenly with predicted ones. 0 where samples of a class
-/// it needs are missing. Binary. Named "auc" and "pr_auc".
+/// between those of PR, true positives grow evenly with predicted ones. Binary; or labels, or
+/// multi_label: each class against all others, averaged over the classes that have samples of both
+/// kinds (PR: of theirs). 0 where there is none. 2 (num_thresholds - 1) doubles of state a class.
+/// Named "auc", "pr_auc", "weighted_auc" and so on.
 Metric auc(AucOptions options = {});
 
 struct AveragePrecisionOptions {
-  int bins = 10'000;                  ///< 1 to 1,000,000; 2 (bins + 1) doubles of state
-  std::optional<bool> from_logits{};  ///< not: outputs are 0 to 1
+  int bins = 10'000;                 ///< 1 to 1,000,000; 2 (bins + 1) doubles of state a class
+  Average average = Average::macro;  ///< this and the rest as in AucOptions
+  bool multi_label = false;
+  std::optional<bool> from_logits{};
 };
 
 /// Sum over thresholds of precision times the growth of recall. Outputs are first rounded to
-/// multiples of 1 / bins: exact for those, else what ties of that width make of it. Binary. Named
-/// "average_precision".
+/// multiples of 1 / bins: exact for those, else what ties of that width make of it. Of what auc()
+/// is, averaged so. Named "average_precision", "weighted_average_precision" and so on.
 Metric average_precision(AveragePrecisionOptions options = {});
 
 // Regression: float targets as wide as the outputs.
@@ -196,8 +235,8 @@ Metric r2_score();
 
 }  // namespace metrics
 
-/// The metric of that name with its usual options: those of metric_names(), and top_K_accuracy and
-/// map_at_K of any K. UsageError with the nearest name.
+/// The metric of that name with its usual options: those of metric_names(), top_K_accuracy and
+/// map_at_K of any K, (micro_, weighted_)f_beta_B of any B. UsageError with the nearest name.
 Metric metric_by_name(std::string_view name);
 std::vector<std::string> metric_names();
 

@@ -42,6 +42,11 @@ void require_targets(const std::string& name, const SampleRows& rows) {
       rows.targets != nullptr ? std::to_string(rows.target_width) : "no floats"));
 }
 
+std::string averaged_name(std::string_view what, metrics::Average average) {
+  if (average == metrics::Average::macro) return std::string(what);
+  return fmt::format("{}_{}", average == metrics::Average::micro ? "micro" : "weighted", what);
+}
+
 void require_binary(const std::string& name, const SampleRows& rows) {
   if (rows.width != 1)
     throw UsageError(
@@ -80,9 +85,8 @@ float cut_of(const std::string& name, double threshold, std::optional<bool> told
   return static_cast<float>(from_logits ? std::log(threshold / (1 - threshold)) : threshold);
 }
 
-float probability_of(const std::string& name, const SampleRows& rows, int64_t row, bool from_logits,
+float probability_of(const std::string& name, float output, int64_t row, bool from_logits,
                      bool right) {
-  const float output = rows.outputs[row];
   if (std::isnan(output)) return right ? 0.0F : 1.0F;
   if (from_logits) return 1.0F / (1.0F + std::exp(-output));
   if (output >= 0 && output <= 1) return output;

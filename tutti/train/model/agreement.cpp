@@ -9,9 +9,11 @@
 #include <array>
 #include <map>
 
+#include "tutti/exported/module.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/membership/detail/data_agreement.h"
 #include "tutti/strategy/membership/detail/worlds.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/detail/settings.h"
 
 namespace tutti::detail {
@@ -64,8 +66,15 @@ std::string large_batch_words(const std::optional<LargeBatch>& large) {
 void add_model(AgreedLines& lines, const Model::State& model) {
   if (model.graph)
     for (const nn::Node& node : model.graph->nodes()) lines.add("layer", nn::words_of(node));
+  else if (const ExportedModule* const exported = model.exported())
+    for (const auto& [what, words] : exported->facts()) lines.add(what + " of the .pt2", words);
   else if (model.modules.whole() == nullptr)
     lines.add("module", c10::str(*model.modules.module(0)));
+  const auto* const own = adapted(*model.modules.module(0));
+  if (own == nullptr) return;
+  for (const nn::LoraMatrix& matrix : own->adapters())
+    lines.add("adapters", fmt::format("{} {}", matrix.name, nn::to_string(matrix.lora)));
+  lines.add("weights beside adapters, sha256", weights_sha256(base_of(*own)));
 }
 
 }  // namespace
@@ -77,7 +86,8 @@ bool is_alone(const Strategy& strategy) {
 std::string compile_words(const CompileOptions& options, const Goals& goals,
                           const Model::State& model) {
   const auto& [optimizer, loss, metrics, learning_rate, precision, loss_scaling, outputs,
-               num_inputs, large_batch, measures, steps_per_execution] = options;
+               num_inputs, large_batch, measures, steps_per_execution, train_step, test_step] =
+      options;
   AgreedLines lines;
   lines.add("optimizer", optimizer_words(optimizer));
   lines.add("schedule", learning_rate ? learning_rate->name() : "none");
@@ -88,6 +98,8 @@ std::string compile_words(const CompileOptions& options, const Goals& goals,
   for (const Measure& measure : kMeasures) lines.add(measure.name, measures.*measure.field);
   lines.add("num_inputs", num_inputs);
   lines.add("steps_per_execution", steps_per_execution);
+  lines.add("train_step", train_step ? "one's own" : "none");
+  lines.add("test_step", test_step ? "one's own" : "none");
   for (const Goal& goal : goals) lines.add("loss", goal_words(goal));  // loss, metrics and outputs
   add_model(lines, model);
   return lines.text();
@@ -95,11 +107,12 @@ std::string compile_words(const CompileOptions& options, const Goals& goals,
 
 std::string fit_words(const Compiled& compiled, const data::Dataset& train,
                       const FitOptions& options, uint64_t seed) {
-  // Each worker's own: verbose, slow, and stop_after, which asks for an end of all. `train` and
-  // `validation` have what batch and validation_split say.
+  // Each worker's own: verbose, slow, when_begun, and stop_after, which asks for an end of all.
+  // `train` and `validation` have what batch, shuffle and validation_split say.
   const auto& [epochs, validation, callbacks, max_steps, given_seed, verbose, on_nan, slow,
                initial_epoch, steps_per_epoch, validation_freq, class_weight, accumulate,
-               microbatches, checkpoints, stop_after, validation_split, loader, batch] = options;
+               microbatches, checkpoints, stop_after, validation_split, loader, batch, when_begun,
+               class_weights, shuffle] = options;
   AgreedLines lines;
   lines.add("seed", seed);
   add_shape(lines, "training data", train);
@@ -116,11 +129,14 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   lines.add("accumulate", accumulate);
   lines.add("microbatches", microbatches);
   lines.add("class_weight", fmt::format("{}", class_weight));
+  for (const auto& [output, weights] : class_weights)
+    lines.add("class_weight of " + output, fmt::format("{}", weights));
   lines.add("on_nan", name_of(on_nan));
   lines.add("checkpoints", checkpoint_words(checkpoints));
   std::vector<std::string_view> names;
   for (const auto& callback : callbacks) {
     names.push_back(callback->name());
+    if (callback->on_every_worker()) lines.add("on every worker", names.back());
     if (const auto own = callback->checkpoints())
       lines.add(fmt::format("checkpoints of {}", names.back()), checkpoint_words(*own));
   }
@@ -129,9 +145,27 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   return lines.text() + compiled.words;
 }
 
-std::string evaluate_words(const data::LoaderOptions& loader) {
+std::string evaluate_words(const data::LoaderOptions& loader, const Callbacks& callbacks) {
   AgreedLines lines;
   lines.add("a damaged sample", bad_words(loader));
+  return lines.text() + predict_words(callbacks);
+}
+
+std::string predict_words(const Callbacks& callbacks) {
+  for (const auto& callback : callbacks)
+    if (!callback) throw UsageError("callbacks: one of them is null");
+  AgreedLines lines;
+  for (const auto& callback : callbacks)
+    lines.add("callback", fmt::format("{}{}", callback->name(),
+                                      callback->on_every_worker() ? ", on every worker" : ""));
+  return lines.text();
+}
+
+std::string load_words(const LoadOptions& options) {
+  const auto& [skip, strict] = options;
+  AgreedLines lines;
+  lines.add("skip", fmt::format("[{}]", fmt::join(skip, ", ")));
+  lines.add("strict", strict);
   return lines.text();
 }
 

@@ -105,6 +105,7 @@ void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOu
   model.plugin->average_buffers();
   for (int64_t step = 0; step < pass.epoch->num_batches() && stop_requested() == 0; ++step) {
     const DistributedBatch batch(pass.epoch, step, pass.topology, nullptr, pass.loader);
+    if (pass.callbacks != nullptr) pass.callbacks->step_begin(step);
     std::vector<Tensors> columns(replicas.size());
     std::vector<std::vector<Array>> inputs(replicas.size());
     const auto for_each = [&](const auto& work) {
@@ -118,13 +119,14 @@ void forward_by_plugin(Model::State& model, const PluginPass& pass, const TakeOu
           plugin_inputs(*model.graph, at::TensorList(columns[local]).slice(0, num_inputs));
       model.plugin->check_inputs(inputs[local]);
     });
-    if (std::ranges::all_of(inputs, &std::vector<Array>::empty))
-      continue;  // other processes' alone
-    fill_empty(inputs);
-    const auto outputs = model.plugin->predict(inputs);
-    for_each([&](size_t local) {
-      take(replicas[local], batch, columns[local], tensors_of(outputs[local]));
-    });
+    if (!std::ranges::all_of(inputs, &std::vector<Array>::empty)) {  // else other processes' alone
+      fill_empty(inputs);
+      const auto outputs = model.plugin->predict(inputs);
+      for_each([&](size_t local) {
+        take(replicas[local], batch, columns[local], tensors_of(outputs[local]));
+      });
+    }
+    if (pass.callbacks != nullptr) pass.callbacks->step_end(step);
   }
 } catch (const std::exception& error) {
   leave_others(model.strategy, error.what());

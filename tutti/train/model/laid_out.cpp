@@ -14,8 +14,9 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
-#include "tutti/exported/module.h"
+#include "tutti/exported/stages.h"
 #include "tutti/nn/detail/graph_state.h"
+#include "tutti/parallel/model/exported_stages.h"
 #include "tutti/parallel/model/graph_stage.h"
 #include "tutti/parallel/model/layer_costs.h"
 #include "tutti/parallel/stages/sequential_stages.h"
@@ -214,11 +215,8 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
     if (model.graph) return make(local, *model.graph);
     if (const auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model.module))
       return make(local, torch::nn::Sequential(whole));
-    if (std::dynamic_pointer_cast<ExportedModule>(model.module) != nullptr)
-      throw UsageError(
-          "Model: a network of a .pt2 file is one graph of operators, in which layers have no "
-          "borders any more: it cannot be cut into stages or blocks; give each replica a whole one "
-          "(axes data and shard of the mesh), or write it as an nn::Graph");
+    if (const auto network = std::dynamic_pointer_cast<ExportedModule>(model.module))
+      return make(local, network);
     throw UsageError(
         "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
         "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
@@ -226,9 +224,11 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
   }
   if (model.graph) require_layers_of_cut(*model.graph);
   model = with_module(std::move(model));
-  if (const auto known = std::dynamic_pointer_cast<ExportedModule>(model.module);
-      known != nullptr && layout_.recompute.in_stages())
-    known->require_repeatable();
+  if (const auto known = std::dynamic_pointer_cast<ExportedModule>(model.module)) {
+    if (!layout_.cut.before.empty())
+      parallel::require_modules(ExportedCuts(known), layout_.cut.before);
+    if (layout_.recompute.in_stages()) known->require_repeatable();
+  }
   if (!model.module) throw UsageError("Model: the factory returned no module");
   model.forward = explained(model.module, std::move(model.forward));
   take_whole(local, model.module, model.forward);
@@ -237,22 +237,16 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
 
 NeedsSample::NeedsSample()
     : UsageError(
-          "Model: layers of a Sequential do not say what goes into their stages; the data of "
-          "fit(), "
-          "evaluate() or predict() do, and until one of them has had some it has no parts: or say "
-          "it, {.input = parallel::sample_of(dataset)}, or parallel::Border{{1, 28, 28}}") {}
+          "Model: layers of a Sequential, and a network whose sizes may change, do not say what "
+          "goes into their stages; the data of fit(), evaluate() or predict() do, and until one of "
+          "them has had some it has no parts: or say it, {.input = parallel::sample_of(dataset)}, "
+          "or parallel::Border{{1, 28, 28}}") {}
 
 ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   if (!graph_) deal(graph);
-  const World& world = strategy_.world();
-  const auto rank = static_cast<int>(world.place_of_local(local)[static_cast<size_t>(Axis::stage)]);
-  const mesh::Schedule schedule = schedule_of_any();
-  std::vector<int> own;
-  for (int chunk = 0; chunk < schedule.chunks; ++chunk)
-    own.push_back(schedule.stage_of(rank, chunk));
   std::vector<parallel::Stage> chunks;
-  for (const auto& stage :
-       parallel::make_stages(graph, ranges_, own, tensor_group(local), layout_.plan))
+  for (const auto& stage : parallel::make_stages(graph, ranges_, stages_of_rank(local),
+                                                 tensor_group(local), layout_.plan))
     chunks.push_back(parallel::stage_of(stage, layout_.recompute));
   return keep_chunks(local, std::move(chunks));
 }
@@ -282,16 +276,77 @@ ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
   require_no_random_numbers(whole);
   if (!layout_.input) throw NeedsSample();
   if (names_.empty()) {
-    for (const auto& parameter : whole->named_parameters()) names_.push_back(parameter.key());
-    for (const auto& buffer : whole->named_buffers()) names_.push_back(buffer.key());
+    take_names(*whole);
     cuts_ = decided_by_first(cuts_of(whole));
   }
   const auto stages = parallel::sequential_stages(whole, *layout_.input, cuts_, layout_.recompute);
+  std::vector<parallel::Stage> chunks;
+  for (const int stage : stages_of_rank(local))
+    chunks.push_back(stages[static_cast<size_t>(stage)]);
+  return keep_chunks(local, std::move(chunks));
+}
+
+void LaidOut::take_names(const torch::nn::Module& whole) {
+  for (const auto& parameter : whole.named_parameters()) names_.push_back(parameter.key());
+  for (const auto& buffer : whole.named_buffers()) names_.push_back(buffer.key());
+}
+
+std::vector<int> LaidOut::stages_of_rank(int local) const {
+  const World& world = strategy_.world();
   const int rank = world.place_of_local(local)[static_cast<size_t>(Axis::stage)];
   const mesh::Schedule schedule = schedule_of_any();
-  std::vector<parallel::Stage> chunks;
+  std::vector<int> own;
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
-    chunks.push_back(stages[static_cast<size_t>(schedule.stage_of(rank, chunk))]);
+    own.push_back(schedule.stage_of(rank, chunk));
+  return own;
+}
+
+std::vector<size_t> LaidOut::cuts_of(const ExportedCuts& network) const {
+  const int stages = schedule_of_any().stages();
+  std::vector<size_t> places;
+  if (!layout_.cut.before.empty() && stages > 1) {
+    places = parallel::places_before(network, layout_.cut.before);
+    require_stages(places.size() + 1, stages);
+    return places;
+  }
+  parallel::require_modules(network, layout_.cut.before);
+  if (stages == 1) return places;
+  parallel::require_stages(network, stages);
+  places.resize(static_cast<size_t>(stages) - 1);
+  if (strategy_.world().first_rank == 0) places = parallel::balanced_places(network, stages);
+  return decided_by_first(places);
+}
+
+ErasedModel LaidOut::make(int local, const std::shared_ptr<ExportedModule>& whole) {
+  if (strategy_.world().tensor_blocks > 1)
+    throw UsageError(
+        "Model: a network of a .pt2 file is one list of calls, in which layers are not told apart: "
+        "it can be cut into stages, but not into blocks (--mesh tensor=N, --tensor-blocks); write "
+        "it as an nn::Graph");
+  const bool has_sample = layout_.input.has_value();
+  if (!has_sample && ExportedCuts::needs_sample(*whole)) throw NeedsSample();
+  const ExportedCuts network(whole,
+                             has_sample ? std::optional(layout_.input->shape) : std::nullopt);
+  const bool is_cut = schedule_of_any().stages() > 1;
+  if (is_cut)
+    network.require_certain_evaluation(
+        "Model: a network of a .pt2 file whose graph of evaluation draws random numbers cannot be "
+        "cut into stages: outside of a training step they come from generators, and would depend "
+        "on which rank draws; export one that draws none, or give each replica a whole one");
+  if (names_.empty()) {
+    take_names(*whole);
+    cuts_ = cuts_of(network);
+    if (is_cut && strategy_.world().chief) {
+      std::vector<std::string> words;
+      for (const size_t cut : cuts_) words.push_back(network.places().all[cut].names.front());
+      log(LogLevel::info, "model: {} stages, cut before {}", cuts_.size() + 1,
+          fmt::join(words, ", "));
+    }
+  }
+  std::vector<parallel::Stage> chunks;
+  for (const int stage : stages_of_rank(local))
+    chunks.push_back(parallel::stage_of(network, cuts_, stage, layout_.recompute));
+  if (!exported_) exported_ = std::dynamic_pointer_cast<ExportedModule>(chunks[0].module);
   return keep_chunks(local, std::move(chunks));
 }
 

@@ -130,9 +130,10 @@ std::string zero_last_norms(const std::optional<nn::Graph>& graph,
   for (const int place : nn::last_batch_norms(*graph)) {
     const nn::Node& node = graph->nodes()[static_cast<size_t>(place)];
     const auto weights = weights_named(modules, node.name + ".weight");
-    const bool fresh = std::ranges::all_of(weights, [](const at::Tensor& weight) {
-      return weight.requires_grad() && weight.eq(1).all().item<bool>();
-    });
+    const bool fresh =
+        !weights.empty() && std::ranges::all_of(weights, [](const at::Tensor& weight) {
+          return weight.requires_grad() && weight.eq(1).all().item<bool>();
+        });
     (fresh ? zeroed : kept).push_back(node.name);
     if (fresh)
       for (at::Tensor weight : weights) weight.zero_();

@@ -27,10 +27,10 @@ Tensors read_of(const Goals& goals, const Tensors& outputs) {
 }  // namespace
 
 std::shared_ptr<const OwnBatch> host_batch(Tensors columns, int64_t num_inputs, const Goals& goals,
-                                           const std::map<int64_t, double>& class_weight) {
+                                           const LabelWeights& by_label) {
   auto batch = std::make_shared<OwnBatch>();
   batch->columns = std::move(columns);
-  batch->parts = parts_of(batch->columns, num_inputs, goals, class_weight);
+  batch->parts = parts_of(batch->columns, num_inputs, goals, by_label);
   return batch;
 }
 
@@ -38,13 +38,17 @@ std::shared_ptr<const OwnBatch> device_batch(const ReplicaContext& replica,
                                              const BatchParts& host) {
   Tensors all = host.inputs.vec();
   all.insert(all.end(), host.targets.begin(), host.targets.end());
+  all.insert(all.end(), host.own_weights.begin(), host.own_weights.end());
   all.push_back(host.weights);
   auto batch = std::make_shared<OwnBatch>();
   batch->columns = replica.on_device(all);
   const at::TensorList there = batch->columns;
-  batch->parts = {.inputs = there.slice(0, host.inputs.size()),
-                  .targets = there.slice(host.inputs.size(), host.targets.size()),
-                  .weights = there.back()};
+  batch->parts = {
+      .inputs = there.slice(0, host.inputs.size()),
+      .targets = there.slice(host.inputs.size(), host.targets.size()),
+      .weights = there.back(),
+      .own_weights =
+          there.slice(host.inputs.size() + host.targets.size(), host.own_weights.size()).vec()};
   return batch;
 }
 
@@ -60,10 +64,11 @@ Tensors losses_on_device(const Goals& goals, const Tensors& outputs, const Batch
   return losses;
 }
 
-at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const BatchParts& parts,
                        std::span<const double> scales) {
   at::Tensor loss;
   for (size_t i = 0; i < goals.size(); ++i) {
+    const at::Tensor& weights = parts.weights_of(i);
     const at::Tensor weighted =
         weights.defined() ? losses[i] * weights.to(losses[i].scalar_type()) : losses[i];
     const at::Tensor one = weighted.sum() * (goals[i].weight * scales[i]);
@@ -72,9 +77,9 @@ at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tens
   return loss;
 }
 
-at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const BatchParts& parts,
                        double scale) {
-  return scaled_loss(goals, losses, weights, std::vector<double>(goals.size(), scale));
+  return scaled_loss(goals, losses, parts, std::vector<double>(goals.size(), scale));
 }
 
 // A sum in double is finite where all that it is of is: floats cannot make it overflow. Less it,
@@ -96,6 +101,7 @@ bool Figures::finite(const Goals& goals) const {
 }
 
 void Figures::add_to(Totals& totals, const Goals& goals) const {
+  const GivenMetrics given(added);
   totals.outputs.resize(goals.size());
   const int64_t samples = losses[0].numel();
   totals.samples += samples;
@@ -103,23 +109,31 @@ void Figures::add_to(Totals& totals, const Goals& goals) const {
     totals.outputs[i].add_loss(goals[i].loss.kernel(), batch->parts.targets[i], sums[i]);
     if (samples > 0 && !goals[i].metrics.empty())
       totals.outputs[i].add_metrics(goals[i].metrics, goals[i].output(outputs),
-                                    batch->parts.targets[i]);
+                                    batch->parts.targets[i], batch->parts.weights_of(i));
   }
+  given.require_read();
 }
 
 void read_later(LateReads& late, const Goals& goals, std::shared_ptr<const OwnBatch> host,
-                const Tensors& losses, const Tensors& outputs, std::function<void(Figures)> got) {
+                const Tensors& losses, const Tensors& outputs, const AddedMetrics& added,
+                std::function<void(Figures)> got) {
   Tensors values = losses;
   for (const at::Tensor& output : read_of(goals, outputs)) values.push_back(output);
-  const auto read = [host = std::move(host), got = std::move(got),
+  std::vector<std::string> names;
+  for (const auto& [name, given] : added) {
+    names.push_back(name);
+    values.push_back(given);
+  }
+  const auto read = [host = std::move(host), got = std::move(got), names = std::move(names),
                      count = static_cast<int64_t>(losses.size())](const Tensors& copies) {
-    const auto split = copies.begin() + count;
-    Figures figures{.batch = host,
-                    .losses = {copies.begin(), split},
-                    .outputs = {split, copies.end()},
-                    .sums = {}};
+    const auto split = copies.begin() + count, given = copies.end() - std::ssize(names);
+    Figures figures{
+        .batch = host, .losses = {copies.begin(), split}, .outputs = {split, given}, .sums = {}};
+    for (size_t i = 0; i < names.size(); ++i)
+      figures.added.emplace(names[i], *(given + static_cast<int64_t>(i)));
     for (const at::Tensor& loss : figures.losses)
-      figures.sums.push_back(sum_in_order(loss, sample_weights(host->parts.weights, loss.numel())));
+      figures.sums.push_back(sum_in_order(
+          loss, sample_weights(host->parts.weights_of(figures.sums.size()), loss.numel())));
     got(std::move(figures));
   };
   late.add(values, read);

@@ -65,6 +65,9 @@ void forward_on_mesh(Model::State& model, ReplicaContext& replica, const MeshPas
   const bool gives = model.laid_out->gives_outputs(replica);
   for (int64_t first = 0; first < pass.epoch->num_batches(); first += at_once) {
     Batches batches(model, replica, pass, first, at_once);
+    const int64_t end = std::min(first + at_once, pass.epoch->num_batches());
+    const bool tells = pass.callbacks != nullptr && replica.local_rank() == 0;
+    for (int64_t step = first; step < end && tells; ++step) pass.callbacks->step_begin(step);
     pipeline.forward({.sizes = batches.sizes(at_once),
                       .inputs = [&](int number) { return batches.inputs(number); },
                       .loss = {},
@@ -75,6 +78,7 @@ void forward_on_mesh(Model::State& model, ReplicaContext& replica, const MeshPas
                          take(batches.batch(number), batches.columns(number), outputs);
                        });
                      });
+    for (int64_t step = first; step < end && tells; ++step) pass.callbacks->step_end(step);
   }
 }
 

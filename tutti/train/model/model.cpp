@@ -16,8 +16,10 @@
 #include "tutti/exported/module.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/strategy/modules/whole_model.h"
+#include "tutti/sync/replicated/whole_rules.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/by_plugin.h"
 #include "tutti/train/model/detail/graph_file.h"
@@ -42,11 +44,39 @@ void own_storage(const ReplicatedModules& modules) {
 
 namespace {
 
+// Where a step is more than one forward of a replica's own module.
+void require_steps_of_own(const CompileOptions& options, const Model::State& state) {
+  if (!options.train_step && !options.test_step) return;
+  const char* why = nullptr;
+  if (state.plugin) why = "strategy tpu compiles its steps of a graph and a loss";
+  if (state.modules.whole() != nullptr || state.laid_out->in_parts())
+    why = "the model is dealt out to several ranks, or in parts, none of which has a whole forward";
+  if (state.strategy.options().step_graph)
+    why = "with step_graph the device repeats a step, and does not call functions";
+  if (why != nullptr)
+    throw UsageError(
+        fmt::format("compile: train_step and test_step cannot be called here: {}; use a loss "
+                    "(CompileOptions::loss), or another strategy",
+                    why));
+}
+
+void require_no_function_in_step_graph(const Model::State& state) {
+  if (!state.strategy.options().step_graph || !state.graph) return;
+  for (const nn::Node& node : state.graph->nodes())
+    if (const auto* const lambda = std::get_if<nn::op::Lambda>(&node.op))
+      throw UsageError(fmt::format(
+          "compile: layer \"{}\" is a function of the program's own ({}), and with step_graph the "
+          "device repeats a step without calling it; train without, or take layers of nn",
+          node.name, lambda->what));
+}
+
 // Throws before anything changes.
 void require_measures(const Strategy& strategy, const CompileOptions& options) {
   const World& world = strategy.world();
+  const auto* const factory = std::get_if<TorchOptimizerFactory>(&options.optimizer);
   require_together(strategy.options(),
-                   {.torch_optimizer = !std::holds_alternative<optim::Recipe>(options.optimizer),
+                   {.torch_optimizer = factory != nullptr,
+                    .more_than_a_rule = factory != nullptr ? more_than_a_rule(*factory) : "",
                     .measures = options.measures},
                    {}, {.gpus = world.on_devices()});
   require_measurable(options.measures, world);
@@ -61,10 +91,13 @@ std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
         "base batch; give one of them",
         options.large_batch->base_rate, options.learning_rate->name()));
   const auto* const recipe = std::get_if<optim::Recipe>(&options.optimizer);
-  if (recipe == nullptr)
+  if (recipe == nullptr) {
+    const std::string got = more_than_a_rule(std::get<TorchOptimizerFactory>(options.optimizer));
     throw UsageError(
-        "compile: large_batch: it changes rate and weight decay of tutti's optimizers "
-        "(optim::sgd() and so on), got a torch optimizer");
+        fmt::format("compile: large_batch: it changes rate and weight decay of tutti's optimizers "
+                    "(optim::sgd() and so on), got {}",
+                    got.empty() ? "a torch optimizer" : got));
+  }
   return LargeBatchParts{
       .options = *options.large_batch, .rule = recipe->rule(), .base = options.learning_rate};
 }
@@ -94,14 +127,22 @@ detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList
   return made;
 }
 
+using FirstModule = std::weak_ptr<torch::nn::Module>;
+
 Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory,
                     const parallel::ModelLayout& layout)
     : strategy(std::move(strategy_in)),
       laid_out(std::make_shared<detail::LaidOut>(strategy, layout)),
       forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
       modules(detail::dealt_out(strategy, laid_out, std::move(factory),
-                                [known = forwards](const detail::ErasedModel& made) {
+                                [known = forwards, first = std::make_shared<FirstModule>()](
+                                    const detail::ErasedModel& made) {
                                   known->insert_or_assign(made.module.get(), made.forward);
+                                  if (const auto lead =
+                                          first->lock())  // load() may have changed it
+                                    detail::copy_base(*lead, *made.module, kDefaultTimeLimit);
+                                  else
+                                    *first = made.module;
                                 })) {
   if (laid_out->graph()) {
     graph = laid_out->graph();
@@ -112,10 +153,15 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
   if (const auto* known = exported()) num_inputs = std::ssize(known->input_names());
   if (strategy.world().plugin == nullptr) return;
   if (!graph) detail::throw_no_graph();
+  if (detail::adapted(*modules.module(0)) != nullptr)
+    throw UsageError(
+        "Model: strategy tpu compiles a graph with the graph's own weights, and has no adapters: "
+        "train these under another strategy");
   plugin = std::make_shared<detail::PluginModel>(*graph, modules);
 }
 
 const ExportedModule* Model::State::exported() const {
+  if (const auto* part = laid_out->exported()) return part;
   return dynamic_cast<const ExportedModule*>(modules.module(0).get());
 }
 
@@ -138,6 +184,11 @@ detail::Compiled& Model::State::require_compiled(std::string_view operation) {
 NamedTensors Model::State::parameters() const {
   const WholeModel* const whole = modules.whole();
   return whole != nullptr ? whole->gather_parameters() : unique_parameters(*modules.module(0));
+}
+
+ModelState Model::State::weights() const {
+  const auto* const own = detail::adapted(*modules.module(0));
+  return {own != nullptr ? own->merged_parameters() : parameters(), modules.merged_buffers()};
 }
 
 ModelState Model::State::shapes() const {
@@ -307,6 +358,9 @@ void Model::compile(CompileOptions options) {
   if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
     num_states = recipe->rule().num_states();
   detail::Goals goals = detail::goals_of(options, state.graph, state.exported());
+  detail::require_steps_of_own(options, state);
+  detail::require_no_function_in_step_graph(state);
+  detail::require_done_on_devices(goals, state.strategy);
   auto large_batch = detail::large_batch_of(options);
   if (first_of(options.measures) != nullptr) detail::require_measures(state.strategy, options);
   std::string words;
@@ -331,7 +385,8 @@ void Model::compile(CompileOptions options) {
   state.compiled.emplace(detail::Compiled{
       make(), make, std::move(goals), std::move(options.learning_rate), options.precision,
       detail::optimizer_words(options.optimizer), std::move(words), num_states,
-      std::move(large_batch), options.measures, options.steps_per_execution});
+      std::move(large_batch), options.measures, options.steps_per_execution,
+      std::move(options.train_step), std::move(options.test_step), options.loss.has_value()});
   if (state.plugin) state.plugin->compile(std::move(prepared), state.compiled->optimizer.updater());
 }
 
@@ -361,7 +416,7 @@ void Model::State::save(const std::filesystem::path& path) {
   State& state = *this;
   state.refresh();
   state.require_whole();
-  const ModelState weights{state.parameters(), state.modules.merged_buffers()};
+  const ModelState weights = state.weights();
   std::exception_ptr failure;
   state.strategy.by_chief([&] {
     try {
@@ -386,7 +441,7 @@ void Model::State::weights_written() {
 
 std::string Model::weights_sha256() {
   state_->require_whole();
-  return tutti::weights_sha256({state_->parameters(), state_->modules.merged_buffers()});
+  return tutti::weights_sha256(state_->weights());
 }
 
 Strategy Model::strategy() const { return state_->strategy; }

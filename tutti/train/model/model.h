@@ -13,124 +13,24 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "tutti/base/deadline.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/loader/loader.h"
-#include "tutti/nn/precision.h"
 #include "tutti/parallel/model/model_layout.h"
-#include "tutti/strategy/choice/measures.h"
 #include "tutti/strategy/modules/replicated.h"
-#include "tutti/train/callbacks/callbacks.h"
-#include "tutti/train/callbacks/schedules.h"
-#include "tutti/train/losses/losses.h"
-#include "tutti/train/metrics/metrics.h"
+#include "tutti/train/model/compile_options.h"
 #include "tutti/train/model/detail/erased_model.h"
 #include "tutti/train/model/detail/late_state.h"
-#include "tutti/train/model/large_batch.h"
+#include "tutti/train/model/fit_options.h"
+#include "tutti/train/model/load_options.h"
 #include "tutti/train/report/history.h"
 #include "tutti/train/report/progress.h"
 
 namespace tutti {
-
-/// One of tutti's rules, with clipping and parameter groups where wanted, trained by the fused
-/// step; or any torch optimizer.
-using OptimizerChoice = std::variant<optim::Recipe, TorchOptimizerFactory>;
-
-/// What trains and scores one output of a model that has several.
-struct OutputOptions {
-  std::string name;  ///< the graph's; before what History and Scores show: "kind_accuracy"
-  Loss loss;
-  double weight = 1;  ///< of this loss in the sum that is minimised: finite, >= 0
-  std::vector<Metric> metrics{};
-};
-
-/// Columns of the data are inputs, then targets, then maybe weights of samples: one column an input
-/// and one an output, in the order of the graph's inputs and of `outputs`.
-struct CompileOptions {
-  OptimizerChoice optimizer = optim::adam();
-  std::optional<Loss> loss{};  ///< of the model's only output
-  /// Take outputs for logits where the loss does, unless they say otherwise: then UsageError.
-  std::vector<Metric> metrics{};
-  /// Rate of each step, in place of the optimizer's own; step: updates applied before it.
-  std::optional<RateSchedule> learning_rate{};
-  /// Of forward passes in fit, evaluate and predict; parameters, losses and metrics are float32.
-  Precision precision = Precision::float32;
-  /// Of losses, before backward(); steps that overflow are left out (Optimizer::scale_losses).
-  /// Unset: losses are not scaled, which float32 and bfloat16 do not need.
-  std::optional<optim::LossScaling> loss_scaling{};
-  /// In place of loss and metrics. Of a graph, those of its outputs that are trained; of a module
-  /// of one's own, the first tensors that forward gives, in its order. "loss" is then the weighted
-  /// sum, and each output has its "NAME_loss" beside its metrics.
-  std::vector<OutputOptions> outputs{};
-  int64_t num_inputs = 1;  ///< of a module of one's own: columns that go in; a graph knows its own
-  std::optional<LargeBatch> large_batch{};  ///< for batches beyond those that a rate was found for
-  Measures measures{};                      ///< what is measured beside the training
-  /// tpu: steps, 1 to 1,000, that one run of a program makes; their figures, and what callbacks
-  /// decide by them, come with the last. UsageError above 1 elsewhere.
-  int64_t steps_per_execution = 1;
-};
-
-enum class OnNan : uint8_t {
-  stop,   ///< Error with epoch, step and the first tensor that was not finite
-  go_on,  ///< a warning, once
-  end,    ///< a warning; the step is left out, and fit() returns with the history so far
-};
-
-/// For experiments: a worker that sleeps `factor` - 1 times as long as it computes, in a step with
-/// `probability`.
-struct SlowWorker {
-  double factor = 1;       ///< >= 1
-  double probability = 1;  ///< 0 to 1, drawn by (seed, step)
-};
-
-struct FitOptions {
-  int64_t epochs = 1;                         ///< >= 1: number of the last one, from 1
-  std::optional<data::Dataset> validation{};  ///< evaluated after each epoch
-  Callbacks callbacks{};                      ///< the same on every worker; see callbacks.h
-  int64_t max_steps = 0;                      ///< ends after so many steps in all; 0: no limit
-  std::optional<uint64_t> seed{};             ///< of order and dropout; unset: the strategy's
-  int verbose = 1;  ///< 0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch
-  OnNan on_nan = OnNan::stop;
-  std::optional<SlowWorker> slow{};  ///< this worker is
-  int64_t initial_epoch = 0;    ///< epochs that were done before: order and dropout go on there
-  int64_t steps_per_epoch = 0;  ///< fewer than the data has batches; 0: all
-  int64_t validation_freq = 1;  ///< epochs from one validation to the next; else NaN in History
-  /// By label, one of the classes of a graph or dataset that knows them; those not named weigh 1.
-  /// Multiplies the loss of a sample, in training alone.
-  std::map<int64_t, double> class_weight{};
-  /// Batches, 1 to 1,000,000, whose gradients are added without communication, to one update: that
-  /// of one batch of all their samples. Steps, schedules, callbacks and max_steps count updates;
-  /// the last one of an epoch may have fewer batches.
-  int64_t accumulate = 1;
-  /// Parts, 1 to 4096, that each replica's part of a batch is computed in, one after another; with
-  /// stages, so that these have work at the same time. Gradients add up as those of as many
-  /// replicas do: r replicas of m microbatches train as r m replicas, to the bit where m is a power
-  /// of two.
-  int microbatches = 1;
-  CheckpointOptions checkpoints{};
-  Millis stop_after{0};  ///< asks for an end as SIGTERM does, once so much time has gone; 0: never
-  /// The last samples, in place of `validation`: a share above 0 and below 1 of those before the
-  /// first shuffle, which are not trained on (data::Dataset::split_last). 0: none.
-  double validation_split = 0;
-  /// Who computes batches ahead, of training and validation: workers, bytes, batches ahead, what
-  /// becomes of damaged samples (data/loader/loader.h). History::input says who waited for what.
-  data::LoaderOptions loader{};
-  int64_t batch = 32;  ///< of fit(inputs, targets), >= 1: the global batch
-};
-
-/// What weighs the samples of one batch; one of the two.
-struct BatchWeights {
-  at::Tensor sample_weights{};               ///< [batch] float32, finite, >= 0
-  std::map<int64_t, double> class_weight{};  ///< as in FitOptions; in training alone
-};
 
 /// What evaluate() gives: the loss as a mean, and the metrics, of all samples.
 struct Scores {
@@ -175,14 +75,27 @@ class Model {
   /// what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
-  /// The same on tensors of the CPU, inputs [samples, ...] and targets [samples, ...]: shuffled
-  /// anew in each epoch, in batches of `options.batch`.
+  /// The same on tensors of the CPU, inputs [samples, ...] and targets [samples, ...], as Keras's
+  /// fit(x, y): in batches of `options.batch`, shuffled anew in each epoch unless `options.shuffle`
+  /// is false; validation_split takes the last samples, as they lie. UsageError, before anything is
+  /// done, for tensors without samples, of unlike numbers of them, elsewhere than on the CPU, of a
+  /// dtype that no column has, or that the model does not take.
   History fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options = {});
+  /// With one tensor for each input, and one for each of CompileOptions::outputs; a last target
+  /// more is the weights of the samples, [samples] float32.
+  History fit(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+              FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
   /// verbose: 0 silent; 1 a bar on stderr meanwhile, where that is a terminal.
   Scores evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader = {},
-                  int verbose = 0);
+                  int verbose = 0, const Callbacks& callbacks = {});
+  /// The same on tensors, as fit() takes them, in batches of `options.batch`, which change the time
+  /// that it takes and no number.
+  Scores evaluate(const at::Tensor& inputs, const at::Tensor& targets,
+                  const PassOptions& options = {});
+  Scores evaluate(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+                  const PassOptions& options = {});
 
   /// One step of fit() on one global batch, of which every replica takes its part: the weights that
   /// fit() gets from the same batches, and loss and metrics of this batch alone, before the update.
@@ -204,11 +117,17 @@ class Model {
   /// inputs, [batch, ...], computed by this worker's first replica. In evaluation mode.
   /// UsageError when the model has several outputs, and for a dataset when one of them has not as
   /// many rows as samples went in.
-  at::Tensor predict(const data::Dataset& dataset);
+  at::Tensor predict(const data::Dataset& dataset, const Callbacks& callbacks = {});
   at::Tensor predict(const at::Tensor& inputs);
+  /// Inputs [samples, ...] in batches of `options.batch`, of which every replica takes its part:
+  /// what predict() of a dataset of them gives. Every worker gives all inputs.
+  at::Tensor predict(const at::Tensor& inputs, const PassOptions& options);
   /// The same of a model with several inputs or outputs: a tensor for each output.
-  std::vector<at::Tensor> predict_all(const data::Dataset& dataset);
+  std::vector<at::Tensor> predict_all(const data::Dataset& dataset,
+                                      const Callbacks& callbacks = {});
   std::vector<at::Tensor> predict_all(const std::vector<at::Tensor>& inputs);
+  std::vector<at::Tensor> predict_all(const std::vector<at::Tensor>& inputs,
+                                      const PassOptions& options);
 
   /// Parameters and merged buffers as safetensors; rank 0's worker writes, of a graph NAME.json for
   /// load_model() beside NAME.safetensors too. Earlier files stay when that fails, which is an
@@ -219,7 +138,8 @@ class Model {
   /// a warning names, with the reason. Behind compile() on parameter servers it begins another
   /// training there, of the loaded values; UsageError once they have trained the model. Throws
   /// DataError that lists what does not fit; then nothing has changed, unless it is in rows.
-  void load(const std::filesystem::path& path);
+  /// What `options` leave out stays as it is; what was left out is returned, and logged.
+  LoadReport load(const std::filesystem::path& path, const LoadOptions& options = {});
 
   /// Of parameters and merged buffers (weights.h). Equal on all workers.
   std::string weights_sha256();

@@ -1,4 +1,4 @@
-// Model on one batch that the caller has as tensors.
+// Model on what the caller has as tensors: all samples, or one batch.
 #include <fmt/format.h>
 #include <torch/types.h>
 
@@ -11,15 +11,52 @@ namespace {
 
 /// A column over a tensor's memory, or over a copy where its elements are not side by side.
 Array column_of(std::string_view operation, const char* what, const at::Tensor& tensor) {
+  const char* const rows = operation.ends_with("_on_batch") ? "batch" : "samples";
   if (!tensor.defined() || tensor.dim() == 0 || !tensor.is_cpu())
     throw UsageError(fmt::format(
-        "{}: {}: expected a tensor [batch, ...] on the CPU, got {}", operation, what,
+        "{}: {}: expected a tensor [{}, ...] on the CPU, got {}", operation, what, rows,
         !tensor.defined()   ? "an undefined one"
         : tensor.dim() == 0 ? "a scalar"
                             : fmt::format("one on {}: every replica gets its part of it on its "
                                           "own device",
                                           tensor.device().str())));
-  return array_of(tensor);
+  try {
+    return array_of(tensor);
+  } catch (const UsageError&) {
+    throw UsageError(fmt::format(
+        "{}: {}: expected a tensor of whole or floating-point numbers, got {}; convert it",
+        operation, what, c10::toString(tensor.scalar_type())));
+  }
+}
+
+/// All samples, as columns; `targets` may be none.
+data::Dataset samples_of(std::string_view operation, const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& targets) {
+  if (inputs.empty()) throw UsageError(fmt::format("{}: no inputs were given", operation));
+  std::vector<Array> columns;
+  const auto add = [&](const char* what, const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      columns.push_back(column_of(operation, what, tensor));
+      const int64_t rows = columns.back().shape()[0], expected = columns.front().shape()[0];
+      if (rows != expected)
+        throw UsageError(
+            fmt::format("{}: {} have {} samples (their first size), the first of the inputs has "
+                        "{}; expected as "
+                        "many",
+                        operation, what, rows, expected));
+    }
+  };
+  add("inputs", inputs);
+  add("targets", targets);
+  if (columns.front().shape()[0] == 0)
+    throw UsageError(fmt::format("{}: inputs have no samples: their first size is 0", operation));
+  return data::from_arrays(std::move(columns));
+}
+
+int64_t batch_of(std::string_view operation, int64_t batch) {
+  if (batch < 1)
+    throw UsageError(fmt::format("{}: batch is {}, must be 1 or more", operation, batch));
+  return batch;
 }
 
 data::Dataset one_batch(std::string_view operation, const std::vector<at::Tensor>& inputs,
@@ -34,6 +71,40 @@ data::Dataset one_batch(std::string_view operation, const std::vector<at::Tensor
 }
 
 }  // namespace
+
+History Model::fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options) {
+  return fit(std::vector{inputs}, std::vector{targets}, std::move(options));
+}
+
+History Model::fit(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+                   FitOptions options) {
+  const int64_t batch = batch_of("fit", options.batch);
+  const data::Dataset samples = samples_of("fit", inputs, targets);
+  return fit((options.shuffle ? samples.shuffle() : samples).batch(batch), std::move(options));
+}
+
+Scores Model::evaluate(const at::Tensor& inputs, const at::Tensor& targets,
+                       const PassOptions& options) {
+  return evaluate(std::vector{inputs}, std::vector{targets}, options);
+}
+
+Scores Model::evaluate(const std::vector<at::Tensor>& inputs,
+                       const std::vector<at::Tensor>& targets, const PassOptions& options) {
+  const int64_t batch = batch_of("evaluate", options.batch);
+  return evaluate(samples_of("evaluate", inputs, targets).batch(batch), options.loader,
+                  options.verbose, options.callbacks);
+}
+
+at::Tensor Model::predict(const at::Tensor& inputs, const PassOptions& options) {
+  const int64_t batch = batch_of("predict", options.batch);
+  return predict(samples_of("predict", {inputs}, {}).batch(batch), options.callbacks);
+}
+
+std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs,
+                                           const PassOptions& options) {
+  const int64_t batch = batch_of("predict", options.batch);
+  return predict_all(samples_of("predict", inputs, {}).batch(batch), options.callbacks);
+}
 
 Scores Model::train_on_batch(const at::Tensor& inputs, const at::Tensor& targets,
                              const BatchWeights& weights) {

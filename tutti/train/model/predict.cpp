@@ -209,16 +209,20 @@ at::Tensor Model::predict(const at::Tensor& inputs) {
   return detail::only_output(predict_all(std::vector{inputs}));
 }
 
-at::Tensor Model::predict(const data::Dataset& dataset) {
+at::Tensor Model::predict(const data::Dataset& dataset, const Callbacks& callbacks) {
   take_input_of(dataset);
   if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
-  return detail::only_output(predict_all(dataset));
+  return detail::only_output(predict_all(dataset, callbacks));
 }
 
-std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
+std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset,
+                                           const Callbacks& callbacks) {
   take_input_of(dataset);
   State& state = *state_;
+  if (state.compiled && state.compiled->optimizer.updater().averaged() != nullptr)
+    state.require_whole();
   state.check_data("predict", dataset, false);
+  detail::require_same_words(state.strategy, "predict", detail::predict_words(callbacks));
   detail::require_same_data(state.strategy.membership(), "predict", "data", dataset,
                             state.strategy.options().seed);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
@@ -226,13 +230,17 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   const auto loader =
       detail::make_loader({}, state.strategy.world(), state.strategy.options().threads_per_replica);
   const auto inputs = static_cast<size_t>(state.num_inputs);
+  detail::PassCallbacks called(state.strategy, "predict", callbacks,
+                               detail::PassCallbacks::of_predict(), *epoch);
+  called.begin();
   const detail::EvaluationMode mode(state.modules);
   const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
     detail::require_here(*state.modules.module(replica.local_rank()), replica);
     detail::RowParts parts;
+    detail::PassCallbacks* const tell = replica.local_rank() == 0 ? &called : nullptr;
     if (state.modules.whole() != nullptr) {
-      detail::forward_on_mesh(state, replica, {"predict", epoch, topology},
+      detail::forward_on_mesh(state, replica, {"predict", epoch, topology, tell},
                               [&](const DistributedBatch& batch, const detail::Tensors&,
                                   const detail::Tensors& outputs) {
                                 parts.emplace_back(
@@ -244,7 +252,14 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     LateReads late(replica.queue());
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, topology, nullptr, loader);
-      if (batch.local_size(replica) == 0) continue;
+      if (tell != nullptr) tell->step_begin(step);
+      const auto done = [&] {
+        if (tell != nullptr) tell->step_end(step);
+      };
+      if (batch.local_size(replica) == 0) {
+        done();
+        continue;
+      }
       detail::at_batch({"predict", *epoch, batch, replica}, [&] {
         const auto columns =
             replica.on_device(at::TensorList(batch.host_columns(replica)).slice(0, inputs));
@@ -256,6 +271,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
         });
       });
       late.poll(Deadline(patience_with_device(replica.time_limit())));
+      done();
     }
     late.settle(Deadline(patience_with_device(replica.time_limit())));
     return parts;
@@ -264,15 +280,16 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   state.strategy.membership().until_whole([&](std::shared_ptr<const mesh::Topology> here) {
     topology = std::move(here);
     detail::begin_epoch(*loader, *epoch, topology, nullptr, 0, epoch->num_batches());
-    const auto each = state.plugin
-                          ? detail::predicted_by_plugin(state, {"predict", epoch, topology, loader})
-                          : state.strategy.run(own).values();
+    const auto each = state.plugin ? detail::predicted_by_plugin(
+                                         state, {"predict", epoch, topology, loader, &called})
+                                   : state.strategy.run(own).values();
     const size_t outputs = detail::count_of_outputs(state.strategy, each);
     all.clear();
     for (size_t output = 0; output < outputs; ++output)
       all.push_back(detail::rows_over_world(state.strategy, each, output, epoch->num_samples()));
     return std::ranges::all_of(all, &at::Tensor::defined);
   });
+  called.end();
   return all;
 }
 

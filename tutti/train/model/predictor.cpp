@@ -6,9 +6,14 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/exported/module.h"
+#include "tutti/exported/report.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/sync/detail/vector_math.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/saved_model.h"
+#include "tutti/train/model/weights_found.h"
 
 namespace tutti {
 namespace {
@@ -25,27 +30,74 @@ void require_dtype(const nn::Graph& graph, size_t number, const at::Tensor& inpu
                                at::toString(wanted)));
 }
 
+std::vector<std::string> names_of(const std::vector<nn::Port>& ports) {
+  std::vector<std::string> names;
+  for (const nn::Port& port : ports) names.push_back(port.name);
+  return names;
+}
+
+void require_independent_calls(const FromExport& network) {
+  network.require_evaluation();
+  if (network.evaluation() == nullptr) return;
+  const auto differences = exported::report_of(*network.evaluation()).differs_in_evaluation;
+  if (differences.empty()) return;
+  const auto& [name, reason, line] = differences.front();
+  throw UsageError(fmt::format(
+      "predict: {}: {} {}{}{}, so that an answer would depend on those before it; was it exported "
+      "after eval()?",
+      network.evaluation_path().string(), name, reason, line.empty() ? "" : " at ", line));
+}
+
+template <class Module>
+void prepare(Module& module) {
+  detail::settle_vector_math();  // many threads may predict
+  module.eval();
+  for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(false);
+}
+
 }  // namespace
 
 Predictor Predictor::load(const std::filesystem::path& place) {
+  if (place.extension() == ".pt2") return load(from_export(place));
+  if (const auto saved = find_saved_export(place)) return load(saved->network, saved->weights);
   const auto module = module_of(find_saved_model(place));
-  module->eval();
-  for (at::Tensor& parameter : module->parameters()) parameter.set_requires_grad(false);
-  return Predictor(std::make_shared<const Parts>(Parts{
-      module->graph(), [module](at::TensorList inputs) { return module->forward_all(inputs); }}));
+  prepare(*module);
+  return Predictor({module->graph(), names_of(module->graph().inputs()),
+                    names_of(module->graph().outputs()),
+                    [module](at::TensorList inputs) { return module->forward_all(inputs); }});
+}
+
+Predictor Predictor::load(const FromExport& network, const std::filesystem::path& weights) {
+  require_independent_calls(network);
+  const auto module = network();
+  if (!weights.empty()) {
+    const auto found = weights_in(weights);
+    if (found.empty())
+      throw UsageError(fmt::format("predict: {}: no weights are there", weights.string()));
+    const at::NoGradGuard no_grad;
+    detail::load_module(*module, found.back().path);
+  }
+  prepare(*module);
+  return Predictor({std::nullopt, module->input_names(), module->output_names(),
+                    [module](at::TensorList inputs) { return module->forward_all(inputs); }});
+}
+
+const nn::Graph& Predictor::graph() const {
+  if (parts_->graph) return *parts_->graph;
+  throw UsageError("predict: graph(): the network was written in Python, and is no nn::Graph");
 }
 
 std::vector<at::Tensor> Predictor::predict_all(const std::vector<at::Tensor>& inputs) const {
-  for (size_t i = 0; i < std::min(inputs.size(), graph().inputs().size()); ++i)
-    require_dtype(graph(), i, inputs[i]);
+  const size_t known = parts_->graph ? parts_->inputs.size() : 0;  // others check their own
+  for (size_t i = 0; i < std::min(inputs.size(), known); ++i) require_dtype(graph(), i, inputs[i]);
   const at::NoGradGuard no_grad;
   return parts_->forward(inputs);
 }
 
 at::Tensor Predictor::predict(const at::Tensor& batch) const {
-  if (graph().outputs().size() != 1)
+  if (parts_->outputs.size() != 1)
     throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()",
-                                 graph().outputs().size()));
+                                 parts_->outputs.size()));
   return std::move(predict_all({batch}).front());
 }
 

@@ -13,35 +13,49 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "tutti/exported/from_export.h"
 #include "tutti/nn/graph.h"
 
 namespace tutti {
 
 class Predictor {
  public:
-  /// What find_saved_model() (saved_model.h) finds: the folder of a training, a checkpoint, or a
-  /// file of weights with its graph beside it. On the CPU, in evaluation mode. Throws as
-  /// find_saved_model() and module_of().
+  /// What find_saved_model() or find_saved_export() (saved_model.h) find: the folder of a training,
+  /// a checkpoint, or a file of weights, with the graph or the .pt2 files beside them; or a .pt2
+  /// file itself, with its own weights. On the CPU, in evaluation mode. Throws as these and
+  /// module_of(), and as the other load().
   static Predictor load(const std::filesystem::path& place);
+
+  /// A network that was written in Python, with `weights` as find_saved_model() takes them; empty:
+  /// those of its file. UsageError where it has no graph of evaluation, or one that draws random
+  /// numbers or changes what it keeps: calls would not be independent.
+  static Predictor load(const FromExport& network, const std::filesystem::path& weights = {});
 
   /// Of a model with one input and output: [batch, input_shape...] to [batch, output_shape...], any
   /// batch, without gradients. Values as they go into the network: what becomes of photos and rows
   /// before is the caller's. UsageError for another shape or dtype, and for a model with several.
   at::Tensor predict(const at::Tensor& batch) const;
 
-  /// A tensor for each of graph().inputs(), all of one batch, to one for each of graph().outputs().
+  /// A tensor for each of input_names(), all of one batch, to one for each of output_names().
   std::vector<at::Tensor> predict_all(const std::vector<at::Tensor>& inputs) const;
 
-  const nn::Graph& graph() const noexcept { return parts_->graph; }
+  const std::vector<std::string>& input_names() const noexcept { return parts_->inputs; }
+  const std::vector<std::string>& output_names() const noexcept { return parts_->outputs; }
+
+  /// UsageError for a network that was written in Python, which has none.
+  const nn::Graph& graph() const;
 
  private:
   struct Parts {
-    nn::Graph graph;
+    std::optional<nn::Graph> graph;
+    std::vector<std::string> inputs, outputs;
     std::function<std::vector<at::Tensor>(at::TensorList)> forward;
   };
-  explicit Predictor(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  explicit Predictor(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
   std::shared_ptr<const Parts> parts_;
 };
 

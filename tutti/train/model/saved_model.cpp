@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -13,23 +12,15 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
-#include "tutti/checkpoint/folder.h"
 #include "tutti/nn/graph_json.h"
-#include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/train/model/detail/graph_file.h"
 #include "tutti/train/model/weights.h"
+#include "tutti/train/model/weights_found.h"
 
 namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kWeightsFile = "model.safetensors";
-
-bool is_there(const fs::path& path) {
-  std::error_code failure;
-  return fs::exists(path, failure);
-}
 
 bool is_graph_file(const fs::path& path) {
   constexpr size_t kEnough = 64;
@@ -40,21 +31,9 @@ bool is_graph_file(const fs::path& path) {
   return nn::is_graph_json(begin);
 }
 
-bool is_cut(const fs::path& folder) { return is_there(folder / store::kManifest); }
-
-// As Model::load() takes it.
 fs::path weights_at(const fs::path& place) {
-  std::error_code failure;
-  if (!fs::is_directory(place, failure)) {
-    if (is_there(place)) return place;
-  } else {
-    if (is_cut(place)) return place;
-    if (is_there(place / kWeightsFile)) return place / kWeightsFile;
-    std::vector<fs::path> cuts = ps::snapshots_in(place);
-    for (const fs::path& folder : {place, place / "checkpoints"})
-      std::ranges::copy(trainings_in(folder), std::back_inserter(cuts));
-    if (!cuts.empty()) return cuts.back();
-  }
+  const auto found = weights_in(place);
+  if (!found.empty()) return found.back().path;
   throw UsageError(
       fmt::format("{}: no weights are there; expected a safetensors file, a checkpoint, or the "
                   "folder of a training",
@@ -92,7 +71,12 @@ void detail::write_graph_file(const fs::path& file, const std::optional<nn::Grap
           file.string());
     return;
   }
-  if (graph)
+  const std::string why = graph ? nn::why_no_json(*graph) : "";
+  if (!why.empty())
+    log_once("graph file " + file.string(), LogLevel::warning,
+             "{} is not written, and load_model() cannot take the weights: {}{}", file.string(),
+             why, there ? "; the graph that was there, of another model, is removed" : "");
+  if (graph && why.empty())
     write_file_atomically(file, nn::graph_to_json(*graph));
   else if (there)
     fs::remove(file, failure);
@@ -107,10 +91,18 @@ SavedModel find_saved_model(const fs::path& place) {
     for (const fs::path& each : files) names.push_back(each.string());
     throw UsageError(fmt::format(
         "{}: no graph is beside the weights; expected {}, which Model::save() and fit() write of a "
-        "model that is an nn::Graph",
-        weights.string(), fmt::join(names, " or ")));
+        "model that is an nn::Graph, or {} of a network that was written in Python",
+        weights.string(), fmt::join(names, " or "), kExportFile));
   }
   return {nn::graph_from_json(read_file(*file), file->string()), weights};
+}
+
+std::optional<SavedExport> find_saved_export(const fs::path& place) {
+  const fs::path weights = weights_at(place);
+  if (std::ranges::any_of(graph_files_for(weights), is_graph_file)) return std::nullopt;
+  const auto files = export_beside(weights);
+  if (!files) return std::nullopt;
+  return SavedExport{from_export(files->network, {.eval = files->evaluation}), weights};
 }
 
 std::shared_ptr<nn::GraphModule> module_of(const SavedModel& saved) {
@@ -121,6 +113,11 @@ std::shared_ptr<nn::GraphModule> module_of(const SavedModel& saved) {
 }
 
 Model load_model(Strategy strategy, const fs::path& place) {
+  if (const auto exported = find_saved_export(place)) {
+    Model model(std::move(strategy), exported->network);
+    model.load(exported->weights);
+    return model;
+  }
   const SavedModel saved = find_saved_model(place);
   Model model(std::move(strategy), [graph = saved.graph] { return graph; });
   model.load(saved.weights);

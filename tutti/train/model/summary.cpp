@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -150,6 +151,8 @@ std::string Model::summary(const std::vector<int64_t>& sample) const {
   Sizes buffers;
   for (const auto& [name, tensor] : parameters)
     (tensor.requires_grad() ? trained : frozen).add(tensor);
+  if (const auto* const own = detail::adapted(module))
+    for (const auto& [name, tensor] : detail::base_of(*own).parameters) frozen.add(tensor);
   for (const auto& [name, tensor] : unique_buffers(module)) buffers.add(tensor);
   const detail::Compiled* compiled = state_->compiled ? &*state_->compiled : nullptr;
   return fmt::format(

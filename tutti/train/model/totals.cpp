@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tutti/base/error.h"
+#include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/model_state.h"
 
@@ -38,6 +39,21 @@ int64_t num_states(const std::vector<Metric>& metrics, int64_t width) {
 /// Of one metric, 128 MiB in each replica: a confusion matrix of 4096 classes.
 constexpr int64_t kMostStates = int64_t{1} << 24;
 
+/// What to do about a metric that keeps more.
+std::string words_of_less(const Metric& metric, int64_t width) {
+  const int64_t states = metric.num_states(width);
+  if (metric.num_states(2 * width) != 2 * states)
+    return fmt::format(
+        " ({} classes squared); leave it out, and count in a program of your own over "
+        "predict()",
+        std::lround(std::sqrt(kMostStates)));
+  return fmt::format(
+      ", {} of each value, of which it keeps {}; give it fewer bins (average_precision: .bins, "
+      "auc: "
+      ".num_thresholds), or leave it out",
+      kMostStates / width, states / width);
+}
+
 }  // namespace
 
 void require_room(std::string_view operation, const std::vector<Metric>& metrics, int64_t width) {
@@ -47,10 +63,9 @@ void require_room(std::string_view operation, const std::vector<Metric>& metrics
     constexpr double kGib = 1 << 30;
     throw UsageError(fmt::format(
         "{}: metric {} of outputs of {} values keeps {} numbers ({:.1f} GiB) in each replica, at "
-        "most {} are allowed ({} classes squared); leave it out, and count in a program of your "
-        "own over predict()",
+        "most {} are allowed{}",
         operation, metric.name(), width, states, 8 * static_cast<double>(states) / kGib,
-        kMostStates, std::lround(std::sqrt(kMostStates))));
+        kMostStates, words_of_less(metric, width)));
   }
 }
 
@@ -76,7 +91,7 @@ void OutputTotals::add_loss(const LossKernel& kernel, const at::Tensor& target, 
 }
 
 void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
-                               const at::Tensor& target) {
+                               const at::Tensor& target, const at::Tensor& weights) {
   const int64_t rows = output.dim() > 0 ? output.size(0) : 0;
   if (all.empty() || rows == 0) return;
   if (target.dim() > 0 && target.size(0) != rows)
@@ -87,6 +102,9 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
   const int64_t positions = integers ? positions_of(output, target) : 1;
   SampleRows samples{.outputs = values.const_data_ptr<float>(), .rows = rows * positions};
   samples.width = values.numel() / samples.rows;
+  const bool weigh = weights.defined() && std::ranges::any_of(all, &Metric::is_weighted);
+  const at::Tensor each =
+      weigh ? plain(weights.repeat_interleave(positions), at::kFloat) : at::Tensor();
   at::Tensor wanted;
   const bool one_each = target.dim() == 1 || (target.dim() == 2 && target.size(1) == 1);
   if (integers && (one_each || positions > 1)) {
@@ -111,6 +129,7 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
   std::span<double> rest(states);
   for (const Metric& metric : all) {
     const auto count = static_cast<size_t>(metric.num_states(width));
+    samples.weights = weigh && metric.is_weighted() ? each.const_data_ptr<float>() : nullptr;
     try {
       metric.add(samples, rest.first(count));
     } catch (const RowError& error) {
@@ -136,9 +155,9 @@ at::Tensor Totals::add_losses(const Goals& goals, const Tensors& outputs_in,
     const Goal& goal = goals[i];
     const at::Tensor& target = parts.targets[i];
     double sum = 0;  // of these samples, which is rounded before it is added to the others
-    const at::Tensor one =
-        goal.loss.kernel().scaled_sum(goal.output(outputs_in), target,
-                                      goal.weight * by.scale(goals, i, target), sum, parts.weights);
+    const at::Tensor one = goal.loss.kernel().scaled_sum(goal.output(outputs_in), target,
+                                                         goal.weight * by.scale(goals, i, target),
+                                                         sum, parts.weights_of(i));
     outputs[i].add_loss(goal.loss.kernel(), target, sum);
     loss = loss.defined() ? loss + one : one;
   }
@@ -150,15 +169,23 @@ void Totals::add_losses(const Goals& goals, const Tensors& outputs_in, const Bat
   for (size_t i = 0; i < goals.size(); ++i) {
     const LossKernel& kernel = goals[i].loss.kernel();
     double sum = 0;
-    kernel.add_to(goals[i].output(outputs_in), parts.targets[i], sum, parts.weights);
+    kernel.add_to(goals[i].output(outputs_in), parts.targets[i], sum, parts.weights_of(i));
     outputs[i].add_loss(kernel, parts.targets[i], sum);
   }
 }
 
 void Totals::add_metrics(const Goals& goals, const Tensors& outputs_in, const BatchParts& parts) {
+  const GivenMetrics given(parts.added);
   outputs.resize(goals.size());
   for (size_t i = 0; i < goals.size(); ++i)
-    outputs[i].add_metrics(goals[i].metrics, goals[i].output(outputs_in), parts.targets[i]);
+    outputs[i].add_metrics(goals[i].metrics, goals[i].output(outputs_in), parts.targets[i],
+                           parts.weights_of(i));
+  given.require_read();
+}
+
+void Totals::add_known(const at::Tensor& losses, const at::Tensor& weights) {
+  outputs.resize(1);
+  outputs[0].loss += sum_in_order(losses, sample_weights(weights, losses.numel()));
 }
 
 void Totals::add(const Totals& other) {
@@ -396,8 +423,20 @@ Tensors targets_of(at::TensorList columns, int64_t num_inputs, const Goals& goal
   return targets;
 }
 
+LabelWeights label_weights_of(const Goals& goals, const FitOptions& options) {
+  if (!options.class_weight.empty()) return {options.class_weight};
+  if (options.class_weights.empty()) return {};
+  LabelWeights by_label;
+  for (const Goal& goal : goals) {
+    const auto own = options.class_weights.find(goal.name);
+    by_label.push_back(own == options.class_weights.end() ? std::map<int64_t, double>()
+                                                          : own->second);
+  }
+  return by_label;
+}
+
 BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
-                    const std::map<int64_t, double>& class_weight) {
+                    const LabelWeights& by_label) {
   const auto inputs = static_cast<size_t>(num_inputs);
   BatchParts parts{.inputs = columns.slice(0, inputs),
                    .targets = columns.slice(inputs, goals.size()),
@@ -407,8 +446,12 @@ BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goa
     parts.targets = *parts.masked;
   } else if (columns.size() > inputs + goals.size()) {
     parts.weights = checked_weights(columns.back());
-  } else if (!class_weight.empty()) {
-    parts.weights = weights_by_label(parts.targets[0], class_weight);
+  } else if (by_label.size() == 1) {
+    parts.weights = weights_by_label(parts.targets[0], by_label[0]);
+  } else {
+    for (size_t i = 0; i < by_label.size(); ++i)
+      parts.own_weights.push_back(
+          by_label[i].empty() ? at::Tensor() : weights_by_label(parts.targets[i], by_label[i]));
   }
   return parts;
 }

@@ -11,12 +11,14 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/data/safetensors.h"
+#include "tutti/nn/adapted.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/queues/host_copies.h"
@@ -24,7 +26,9 @@
 #include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/left_out.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/written.h"
 
@@ -75,7 +79,14 @@ data::Safetensors arrays_at(const std::filesystem::path& path) {
   if (is_training(path)) {
     const TrainingCheckpoint checkpoint(path);
     checkpoint.verify();
-    return {.arrays = weights_of(checkpoint), .metadata = {}};
+    data::Safetensors file{.arrays = weights_of(checkpoint), .metadata = {}};
+    const auto& kept = checkpoint.manifest().kept;
+    // In a loop of one's own it is the model that says it, under its name.
+    for (const std::string& part :
+         {std::string(detail::kAdaptersPart), model_of_loop(checkpoint.manifest())})
+      if (const auto words = kept.find(part); words != kept.end())
+        file.metadata.emplace(detail::kAdaptersPart, words->second);
+    return file;
   }
   return {.arrays = ps::Snapshot(path).variables(), .metadata = {}};
 }
@@ -153,14 +164,23 @@ std::string weights_sha256(const ModelState& state) {
   return sha.hex();
 }
 
-void save_weights(const ModelState& state, const std::filesystem::path& path) {
+namespace {
+
+void write_weights(const ModelState& state, const std::filesystem::path& path,
+                   const std::map<std::string, std::string>& metadata) {
   std::vector<data::NamedArray> arrays;
   for (const auto& [name, tensor] : plain(all_of(state))) {
     const auto values = std::make_shared<at::Tensor>(tensor);
     const MemorySpan span = span_of(*values);
     arrays.push_back({name, Array::view(span.data, span.dtype, values->sizes().vec(), values)});
   }
-  data::write_safetensors(path, arrays, {{"format", "pt"}});
+  data::write_safetensors(path, arrays, metadata);
+}
+
+}  // namespace
+
+void save_weights(const ModelState& state, const std::filesystem::path& path) {
+  write_weights(state, path, {{"format", "pt"}});
 }
 
 void require_fit(const ModelState& state, const data::Safetensors& file,
@@ -176,14 +196,54 @@ void require_fit(const ModelState& state, const data::Safetensors& file,
       fmt::format("{}: the file does not fit the model\n  {}", what, fmt::join(found, "\n  ")));
 }
 
-void load_weights(const ModelState& state, const std::filesystem::path& path,
-                  const ParameterNames& names) {
-  const data::Safetensors file = arrays_at(path);
-  const NamedTensors wanted = all_of(state);
-  require_fit(state, file, names, "load " + path.string());
-  for (const auto& [name, tensor] : wanted) {
+namespace {
+
+/// Those that `out` does not name.
+NamedTensors without(NamedTensors tensors, const std::set<std::string>& out) {
+  std::erase_if(tensors, [&](const auto& item) { return out.contains(item.first); });
+  return tensors;
+}
+
+LoadReport take_weights(const ModelState& state, data::Safetensors file,
+                        const ParameterNames& names, const std::filesystem::path& path,
+                        const LoadOptions& options) {
+  std::vector<std::string> own, theirs;
+  for (const auto& [name, tensor] : all_of(state)) own.push_back(name);
+  for (const auto& array : file.arrays) theirs.push_back(array.name);
+  const std::string what = "load " + path.string();
+  detail::LeftOut left = detail::left_out(own, theirs, names, options, what);
+  const ModelState wanted{without(state.parameters, left.names),
+                          without(state.buffers, left.names)};
+  std::erase_if(file.arrays, [&](const auto& array) { return left.names.contains(array.name); });
+  require_fit(wanted, file, names, what);
+  for (const auto& [name, tensor] : all_of(wanted))
     copy_queued(tensor, tensor_of(*file.find(name)));
-  }
+  return std::move(left.report);
+}
+
+bool has_any_of(const data::Safetensors& file, const NamedTensors& parameters) {
+  return std::ranges::any_of(parameters,
+                             [&](const auto& item) { return file.find(item.first) != nullptr; });
+}
+
+// In one sentence, where every name would differ.
+void require_whole_network(const ModelState& state, const data::Safetensors& file,
+                           const std::filesystem::path& path) {
+  if (!file.metadata.contains(detail::kAdaptersPart) || has_any_of(file, state.parameters)) return;
+  throw DataError(fmt::format(
+      "load {}: has the adapters of a network (--lora) alone, not the weights that they stand "
+      "beside\n  go on with its training (--resume): model.safetensors, at its end, has both; or "
+      "load it into a model with the same adapters that began with the same weights",
+      path.string()));
+}
+
+}  // namespace
+
+LoadReport load_weights(const ModelState& state, const std::filesystem::path& path,
+                        const ParameterNames& names, const LoadOptions& options) {
+  const data::Safetensors file = arrays_at(path);
+  require_whole_network(state, file, path);
+  return take_weights(state, file, names, path, options);
 }
 
 ParameterNames all_names(const torch::nn::Module& module) {
@@ -200,6 +260,102 @@ ParameterNames all_names(const torch::nn::Module& module) {
   add(module.named_buffers());
   return names;
 }
+
+// ---- modules with adapters ----
+
+ModelState merged_state_of(const torch::nn::Module& module) {
+  ModelState state = state_of(module);
+  if (const auto* const own = detail::adapted(module)) state.parameters = own->merged_parameters();
+  return state;
+}
+
+namespace detail {
+
+nn::Adapted* adapted(torch::nn::Module& module) {
+  auto* const own = dynamic_cast<nn::Adapted*>(&module);
+  return own != nullptr && own->base() ? own : nullptr;
+}
+const nn::Adapted* adapted(const torch::nn::Module& module) {
+  const auto* const own = dynamic_cast<const nn::Adapted*>(&module);
+  return own != nullptr && own->base() ? own : nullptr;
+}
+
+ModelState base_of(const nn::Adapted& module) {
+  return {.parameters = unique_parameters(*module.base()), .buffers = {}};
+}
+
+std::string adapters_words(const nn::Adapted& module) {
+  Json scales = Json::object();
+  for (const nn::LoraMatrix& matrix : module.adapters()) scales[matrix.name] = matrix.lora.scale();
+  return dump_json(Json{{"base_sha256", weights_sha256(base_of(module))}, {"scales", scales}});
+}
+
+void require_adapters(const nn::Adapted& module, const std::string& words,
+                      const std::string& what) {
+  const Json then = parse_json(words), now = parse_json(adapters_words(module));
+  if (!then.is_object() || !then.contains("base_sha256") || !then.contains("scales"))
+    throw DataError(
+        fmt::format("{}: adapters: got {}, expected base_sha256 and scales", what, words));
+  if (then["base_sha256"] != now["base_sha256"])
+    throw UsageError(fmt::format(
+        "{}: its adapters stand beside other weights: sha256 {} there, {} here\n  begin with the "
+        "weights that it began with: the same .pt2 file, and the same --from, or load()",
+        what, dump_json(then["base_sha256"]), dump_json(now["base_sha256"])));
+  if (then["scales"] != now["scales"])
+    throw UsageError(
+        fmt::format("{}: has other adapters, by matrix and scale (alpha / rank): {} "
+                    "there, {} here",
+                    what, dump_json(then["scales"]), dump_json(now["scales"])));
+}
+
+LoadReport load_module(torch::nn::Module& module, const std::filesystem::path& path,
+                       const LoadOptions& options) {
+  nn::Adapted* const own = adapted(module);
+  if (own == nullptr)
+    return load_weights(tutti::state_of(module), path, all_names(module), options);
+  const data::Safetensors file = arrays_at(path);
+  const ModelState state = tutti::state_of(module);
+  if (has_any_of(file, state.parameters)) {
+    const auto words = file.metadata.find(kAdaptersPart);
+    if (words != file.metadata.end())
+      require_adapters(*own, words->second, "load " + path.string());
+    else
+      log(LogLevel::warning,
+          "load {}: does not say which weights its adapters stand beside; they are taken beside "
+          "those that are here",
+          path.string());
+    return take_weights(state, file, {}, path, options);
+  }
+  ParameterNames names = all_names(*own->base());
+  names.merge(all_names(module));
+  LoadReport report =
+      take_weights({base_of(*own).parameters, state.buffers}, file, names, path, options);
+  own->clear_adapters();
+  return report;
+}
+
+void save_adapters(const nn::Adapted& module, const ModelState& state,
+                   const std::filesystem::path& path) {
+  write_weights(state, path, {{"format", "pt"}, {kAdaptersPart, adapters_words(module)}});
+}
+
+NamedTensors copy_of_base(const nn::Adapted& module) {
+  NamedTensors copy = base_of(module).parameters;
+  for (auto& [name, values] : copy) values = values.detach().clone();
+  return copy;
+}
+
+void put_back_base(const nn::Adapted& module, const NamedTensors& copy) {
+  const NamedTensors parameters = base_of(module).parameters;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    copy_queued(parameters[i].second, copy.at(i).second);
+}
+
+void copy_base(const torch::nn::Module& from, const torch::nn::Module& to, Millis limit) {
+  if (const auto* const own = adapted(from)) copy_values(*own->base(), *adapted(to)->base(), limit);
+}
+
+}  // namespace detail
 
 // ---- Model::load(): into all that has copies ----
 
@@ -254,14 +410,30 @@ void load_tables(const Model::State& state, const std::filesystem::path& path) {
 }
 
 // Into the parts of a model that are on several ranks.
-void load_whole(const WholeModel& whole, const std::filesystem::path& path, ModelState shapes,
-                const ParameterNames& names) {
+LoadReport load_whole(const WholeModel& whole, const std::filesystem::path& path, ModelState shapes,
+                      const ParameterNames& names, const LoadOptions& options) {
   for (NamedTensors* const tensors : {&shapes.parameters, &shapes.buffers})
     for (auto& [name, tensor] : *tensors)
       tensor = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  load_weights(shapes, path, names);
-  whole.scatter(shapes.parameters);
-  whole.scatter(shapes.buffers);
+  LoadReport report = load_weights(shapes, path, names, options);
+  const std::set<std::string> loaded(report.loaded.begin(), report.loaded.end());
+  for (NamedTensors* const tensors : {&shapes.parameters, &shapes.buffers}) {
+    std::erase_if(*tensors, [&](const auto& item) { return !loaded.contains(item.first); });
+    whole.scatter(*tensors);
+  }
+  return report;
+}
+
+// Into another local replica. Of buffers that were left out each has its own (running statistics).
+void copy_loaded(const torch::nn::Module& from, const torch::nn::Module& to,
+                 const LoadReport& report, Millis limit) {
+  const std::set<std::string> loaded(report.loaded.begin(), report.loaded.end());
+  NamedTensors left_out = unique_buffers(to), own;
+  std::erase_if(left_out, [&](const auto& item) { return loaded.contains(item.first); });
+  for (const auto& [name, buffer] : left_out) own.emplace_back(name, buffer.clone());
+  detail::copy_values(from, to, limit);
+  detail::copy_base(from, to, limit);
+  for (size_t i = 0; i < own.size(); ++i) copy_queued(left_out[i].second, own[i].second);
 }
 
 // Servers have the values that the model was compiled with, and an optimizer's state of theirs.
@@ -280,18 +452,21 @@ void require_untrained(const detail::Compiled& compiled, const std::filesystem::
 
 }  // namespace
 
-void Model::load(const std::filesystem::path& path) {
+LoadReport Model::load(const std::filesystem::path& path, const LoadOptions& options) {
   State& state = *state_;
-  const torch::nn::Module& first = *state.modules.module(0);
+  detail::require_same_words(state.strategy, "load", detail::load_words(options));
+  LoadReport report;
+  torch::nn::Module& first = *state.modules.module(0);
   std::exception_ptr failure;
   try {
     if (on_servers(state.compiled)) require_untrained(*state.compiled, path);
     if (const WholeModel* const whole = state.modules.whole()) {
-      load_whole(*whole, path, state.shapes(), all_names(first));
+      report = load_whole(*whole, path, state.shapes(), all_names(first), options);
     } else {
-      load_weights(state_of(first), path, all_names(first));
+      report = detail::load_module(first, path, options);
+      const Millis limit = state.strategy.world().time_limit;
       for (int local = 1; local < state.modules.size(); ++local)
-        detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
+        copy_loaded(first, *state.modules.module(local), report, limit);
       load_tables(state, path);
     }
     state.weights_written();
@@ -299,6 +474,8 @@ void Model::load(const std::filesystem::path& path) {
     failure = std::current_exception();
   }
   detail::agree_on_failure(state.strategy, failure, "load " + path.string());
+  if (!options.skip.empty() || !options.strict)
+    log(LogLevel::info, "load {}: {}", path.string(), report.to_string());
   if (on_servers(state.compiled)) {
     detail::own_storage(state.modules);
     try {
@@ -308,6 +485,7 @@ void Model::load(const std::filesystem::path& path) {
       throw;
     }
   }
+  return report;
 }
 
 }  // namespace tutti

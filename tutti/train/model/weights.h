@@ -11,6 +11,7 @@
 
 #include "tutti/data/safetensors.h"
 #include "tutti/sync/updater.h"
+#include "tutti/train/model/load_options.h"
 
 namespace torch::nn {
 class Module;
@@ -30,6 +31,10 @@ using ParameterNames = std::map<std::string, std::string>;
 
 /// The tensors of a module, not copied.
 ModelState state_of(const torch::nn::Module& module);
+
+/// What files have of it: state_of(), but with adapters (tutti/nn/lora.h) the weights that they and
+/// what they stand beside give together, under PyTorch's names.
+ModelState merged_state_of(const torch::nn::Module& module);
 
 /// SHA-256 over parameters, then buffers, each in the order of their names (bytes compared). Of
 /// each tensor: the line "name dtype [2, 3]\n", then its elements, row by row, little-endian. 64
@@ -56,9 +61,10 @@ void require_fit(const ModelState& state, const data::Safetensors& file,
 /// names  that the file may hold beside those of `state`: tied parameters under their second name,
 ///        whose values there must be those under the first
 ///
-/// Throws DataError that lists every difference in names, shapes and dtypes, with the nearest name.
-void load_weights(const ModelState& state, const std::filesystem::path& path,
-                  const ParameterNames& names = {});
+/// Throws DataError that lists every difference in names, shapes and dtypes, with the nearest name;
+/// of adapters (--lora) alone that they are no network. What `options` leave out stays as it is.
+LoadReport load_weights(const ModelState& state, const std::filesystem::path& path,
+                        const ParameterNames& names = {}, const LoadOptions& options = {});
 
 /// Those of a module's parameters and buffers.
 ParameterNames all_names(const torch::nn::Module& module);

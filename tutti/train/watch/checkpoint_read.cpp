@@ -10,6 +10,14 @@
 
 namespace tutti::detail {
 
+CheckpointTensors CheckpointRead::under(const std::string& prefix) const {
+  CheckpointTensors found;
+  for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix);
+       ++at)
+    found.emplace(at->first.substr(prefix.size()), at->second);
+  return found;
+}
+
 DataError CheckpointRead::damaged(const std::string& name, const std::string& why) const {
   return DataError(fmt::format("{}: {}: kept: {}: {}", what, store::kManifest, name, why));
 }

@@ -1,12 +1,14 @@
-/// Checkpointing: what one fit() does about checkpoints: it copies the state between two steps, has
-/// it written beside the training, and puts a written one back. Not for users.
+/// Checkpointing: what one training, fit() or a loop of one's own, does about checkpoints: it
+/// copies the state between two steps, has it written beside the training, and puts a written one
+/// back. Not for users.
 ///
-/// Thread rule: the thread of fit(), between runs. All public functions but due(),
+/// Thread rule: the thread of the training, between runs. All public functions but due(),
 /// due_after_epoch(), next_pause() and summary() are collective over workers.
 #pragma once
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,25 +20,30 @@
 #include "tutti/checkpoint/manifest.h"
 #include "tutti/checkpoint/state.h"
 #include "tutti/data/safetensors.h"
-#include "tutti/train/model/detail/model_state.h"
+#include "tutti/strategy/membership/membership.h"
+#include "tutti/sync/world.h"
+#include "tutti/train/callbacks/checkpoint_options.h"
 #include "tutti/train/watch/detail/kept.h"
 
 namespace tutti::detail {
 
-/// Where a training was: its parts are each a Kept.
-struct TrainingState {
-  CheckpointManifest manifest;
-  std::vector<Totals> totals;  ///< of the epoch that goes on, by local replica
+/// Whose checkpoints they are. What it refers to lives as long.
+struct TrainingPlace {
+  std::string who;  ///< begins what is said: "fit"
+  const World& world;
+  const Membership& members;
+  std::function<bool()> asked_to_end;  ///< this worker, by a signal or since its time is up
+  /// Returns when parameters are of one version, and there; throws when they cannot be.
+  std::function<void()> require_whole = [] {};
+  /// Called on the chief, in lay_beside().
+  std::function<void(const std::filesystem::path& folder)> lay_beside = [](const auto&) {};
 };
 
 class Checkpointing {
  public:
   /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
-  /// different ones, some of the state cannot be saved (servers).
-  /// parts         of the training beside those of the model, which are put back before them
-  /// asked_to_end  whether this worker is, by a signal or since its time is up
-  Checkpointing(Model::State& model, CheckpointOptions options, KeptParts parts,
-                std::function<bool()> asked_to_end);
+  /// different ones. `parts` are all of the training, in the order in which they are put back.
+  Checkpointing(TrainingPlace place, CheckpointOptions options, KeptParts parts);
   /// Waits for what is being written.
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
@@ -44,7 +51,9 @@ class Checkpointing {
   /// The newest checkpoint that is whole, put back into all parts; none where there is none. `now`
   /// is what this training is: throws UsageError for what does not go on from it, field by field;
   /// DataError when all checkpoints are damaged.
-  std::optional<TrainingState> resume(CheckpointManifest now);
+  std::optional<CheckpointManifest> resume(CheckpointManifest now);
+  /// TrainingPlace::lay_beside: behind resume(), for an earlier training's lies there.
+  void lay_beside();
 
   /// Whether one is wanted after so many updates; and after an epoch with so many.
   bool due(int64_t step) const noexcept {
@@ -64,10 +73,11 @@ class Checkpointing {
   /// still being written, for options.disk_limit from its begin on; is that one not on disk then,
   /// this one is left out, which the log says. Who is asked to end meanwhile returns without it,
   /// to save after the next step; in a last one, with normal priority, options.grace goes on then.
-  void save(TrainingState state, Priority priority);
+  /// Returns whether that step is on disk, or on its way.
+  bool save(CheckpointManifest manifest, Priority priority);
   /// Returns true once it is on disk; false when it could not be written, or not before
   /// options.grace had passed, which the log says.
-  bool save_in_grace(TrainingState state);
+  bool save_in_grace(CheckpointManifest manifest);
   /// Waits for the last one, as save() does; removes all of them where options say so. Returns why
   /// the last one is not on disk, on the chief's worker; "" where it is.
   std::string end();
@@ -80,7 +90,7 @@ class Checkpointing {
 
  private:
   class Writer;
-  void start(TrainingState state, TimePoint begin, Priority priority);
+  void start(CheckpointManifest manifest, TimePoint begin, Priority priority);
   Deadline disk_deadline() const;
 
   // ---- waiting (waiting.cpp): collective, for a disk and not for each other ----
@@ -115,17 +125,17 @@ class Checkpointing {
   std::string why_lost(bool written) const;
   void remove_at_end();
   void add_words(CheckpointManifest& manifest) const;
-  NamedTensors own_tensors(const TrainingState& state) const;
-  /// What `read` was, which goes on as `now`; nothing is put back yet.
-  TrainingState check(const CheckpointRead& read, const CheckpointManifest& now) const;
-  std::vector<Totals> totals_in(const CheckpointRead& read) const;
-  int worker() const;
-  int num_workers() const;
+  NamedTensors own_tensors() const;
+  /// Whether `read` goes on as `now`; nothing is put back yet.
+  void check(const CheckpointRead& read, const CheckpointManifest& now) const;
+  void agree_on_failure(const std::exception_ptr& own) const;
+  double sum_over_workers(double own) const;
+  int worker() const noexcept { return place_.world.process(); }
+  int num_workers() const noexcept { return place_.world.processes(); }
 
-  Model::State& model_;
+  const TrainingPlace place_;
   const CheckpointOptions options_;
-  KeptParts parts_;
-  const std::function<bool()> asked_to_end_;
+  const KeptParts parts_;
   std::shared_ptr<FolderLock> lock_;  // of the chief's worker
   int64_t lock_number_ = 0;
   std::unique_ptr<Writer> writer_;

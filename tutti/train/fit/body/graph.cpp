@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tutti/base/event.h"
+#include "tutti/nn/detail/graph_step.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/fit/detail/whole_body.h"
 
@@ -26,7 +27,9 @@ class Graph final : public LateBody {
   void step(const BatchOfStep& of) {
     const Goals& goals = fit_.goals();
     const auto host = host_batch(of.batch.host_columns(of.replica), fit_.model().num_inputs, goals,
-                                 fit_.options().class_weight);
+                                 fit_.label_weights());
+    if (const auto& graph = fit_.model().graph)
+      nn::detail::require_steps_of_inputs(*graph, host->parts.inputs);
     const auto there = device_batch(of.replica, host->parts);
     const bool weighted = there->parts.weights.defined();
     Tensors inputs = there->columns;
@@ -50,13 +53,16 @@ class Graph final : public LateBody {
   StepLoss loss_of(const BatchOfStep& of, const BatchParts& host, const BatchParts& there,
                    Tensors& shapes) const {
     const Goals& goals = fit_.goals();
+    const AddedLosses refused(
+        "with step_graph the device repeats a step, and what forward() adds "
+        "is not read; train without, or use train_step");
     const Tensors outputs = fit_.compiled().outputs(of.forward, there.inputs);
     shapes.clear();
     for (const at::Tensor& output : outputs)
       shapes.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
     Tensors all = losses_on_device(goals, outputs, host, there);
     const at::Tensor loss =
-        scaled_loss(goals, all, there.weights, 1.0 / static_cast<double>(of.batch.group_size(1)));
+        scaled_loss(goals, all, there, 1.0 / static_cast<double>(of.batch.group_size(1)));
     if (!loss.requires_grad()) Fit::throw_without_graph();
     leave_out_if_bad(of, all);
     all.insert(all.end(), outputs.begin(), outputs.end());

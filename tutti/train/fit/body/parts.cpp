@@ -58,6 +58,9 @@ class InParts final : public StepBody {
       }
     };
     Tensors gradients;
+    const AddedLosses refused(
+        "a batch that comes in microbatches, or whose model is on several "
+        "ranks, has no one forward pass; train whole parts of a batch");
     fit_.at_place(of.replica, of.epoch, of.batch, [&] {
       gradients = model.laid_out->step(
           of.replica, *model.modules.module(of.replica),
@@ -75,7 +78,7 @@ class InParts final : public StepBody {
                      at::TensorList outputs, Totals& totals) {
     const Goals& goals = fit_.goals();
     const BatchParts parts =
-        parts_of(columns, fit_.model().num_inputs, goals, fit_.options().class_weight);
+        parts_of(columns, fit_.model().num_inputs, goals, fit_.label_weights());
     const Tensors given = outputs.vec();
     const at::Tensor loss =
         totals.add_losses(goals, given, parts, fit_.divisors_of(of.batch, of.input));

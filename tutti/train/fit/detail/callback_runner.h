@@ -1,4 +1,5 @@
-/// Runs the callbacks of one fit() on the chief, and has what they decide carried out everywhere.
+/// Runs the callbacks of one fit() on the chief, those that ask for it on every worker, and has
+/// what the chief's decide carried out everywhere.
 /// Not for users. Thread rule: step_end() on the thread of replica 0, all others between runs.
 #pragma once
 
@@ -46,7 +47,9 @@ class CallbackRunner final : public Training {
   void epoch_end(const NamedValues& values);
   /// Not after an error.
   void train_end(const NamedValues& last);
-  /// On the chief; `totals` are those of its first replica, `samples` those of the epoch so far.
+  /// By replica 0 of a worker, before its part of a step.
+  void step_begin();
+  /// The same after it; `totals` are that replica's, `samples` those of the epoch so far.
   void step_end(int64_t epoch_step, int64_t step, int64_t samples, const Totals& totals);
 
   bool any() const noexcept { return !callbacks_.empty(); }
@@ -65,7 +68,7 @@ class CallbackRunner final : public Training {
   /// State of the callbacks that have one, by place and name; of the chief's.
   std::map<std::string, std::string> states() const;
   const KeptWeights& kept() const noexcept { return kept_; }
-  /// After train_begin().
+  /// After train_begin(), on every worker.
   void restore(const std::map<std::string, std::string>& states, KeptWeights kept, bool ended);
 
   /// Whether this worker is, since the one before was lost: its callbacks begin here.
@@ -73,7 +76,7 @@ class CallbackRunner final : public Training {
 
  private:
   using Hook = void (Callback::*)(Training&);
-  void call(Hook hook);
+  void call(Hook hook, bool chiefs_alone = false);
   std::string place_words() const;
   void carry_out();
   void exchange();
@@ -89,7 +92,7 @@ class CallbackRunner final : public Training {
   const int64_t epochs_;
   const std::vector<std::string> quantities_;
   const bool together_;
-  bool chief_;  // callbacks run here
+  bool chief_;  // all callbacks run here, and decide
   int64_t epoch_ = 0;
   int64_t step_ = 0;
   int64_t epoch_steps_ = 0;
@@ -99,7 +102,8 @@ class CallbackRunner final : public Training {
   NamedValues values_;              // that callbacks see
   std::string running_;             // name of the callback that runs
   std::exception_ptr failure_;      // what one of them threw
-  bool in_step_ = false;            // on_step_end runs
+  bool in_step_ = false;            // on_step_begin or on_step_end runs
+  bool begins_step_ = false;        // of these the first
   bool stops_ = false;              // asked for: what follows too, until it is carried out
   bool keeps_ = false;
   bool puts_back_ = false;

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "tutti/base/preemption.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/fit/detail/body.h"
 #include "tutti/train/fit/detail/callback_runner.h"
@@ -113,6 +114,7 @@ class Fit {
   Model::State& model() const noexcept { return model_; }
   const Compiled& compiled() const noexcept { return compiled_; }
   uint64_t seed() const noexcept { return seed_; }
+  const LabelWeights& label_weights() const noexcept { return label_weights_; }
   const StepWatchers& watchers() const noexcept { return watchers_; }
   /// Calls `work`; what it throws names the step, and the sample where it can.
   void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
@@ -152,6 +154,7 @@ class Fit {
   int64_t samples_of(const Epoch& epoch, int64_t step) const;
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
+  void tell_begun();
   void scale_rate();
   StepWatchers all_watchers();
   void take_pace();
@@ -159,15 +162,15 @@ class Fit {
   void say_who_trains() const;
   std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
-  int asked_to_end() const;
+  int asked_to_end() const { return preemption_.asked(); }
 
   // ---- checkpoints ----
   void take_up_checkpoints();
   KeptParts parts();
   void go_on();
   CheckpointManifest facts() const;
-  TrainingState state_now() const;
-  TrainingState state_within(const Epoch& epoch, const std::vector<Totals>& each) const;
+  CheckpointManifest manifest_now() const;
+  CheckpointManifest manifest_within(const Epoch& epoch) const;
   Scores validate(const Epoch& epoch, const std::vector<Totals>& each);
   void save_asked(const Epoch& epoch, const std::vector<Totals>& each);
   void save_after(const Epoch& epoch);
@@ -192,7 +195,6 @@ class Fit {
     int64_t generation = -1;                          ///< of the world
   };
   struct Since {
-    TimePoint fit = Clock::now();
     TimePoint epoch{};
     TimePoint step{};
     int64_t images = 0;  ///< of this epoch
@@ -209,7 +211,8 @@ class Fit {
   };
   struct Saved {
     CheckpointManifest facts{};
-    std::optional<TrainingState> resumed{};  ///< until its epoch goes on
+    std::optional<CheckpointManifest> resumed{};  ///< until its epoch goes on
+    std::vector<Totals> totals{};  ///< by local replica, that a checkpoint has or had
     std::optional<Checkpointing> checkpoints{};
   };
 
@@ -219,6 +222,7 @@ class Fit {
   std::shared_ptr<data::Loader> loader_;
   FitOptions options_;
   uint64_t seed_;
+  LabelWeights label_weights_;
   std::string asked_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
   CountedInput counted_;
@@ -230,6 +234,7 @@ class Fit {
   StepWatchers watchers_;
   History history_;
   Since since_;
+  PreemptionHandler preemption_;
   NotFinite not_finite_;
   Saved saved_;  // of all that stands before it
 };

@@ -13,8 +13,8 @@
 namespace tutti::detail {
 
 std::unique_ptr<Kept> kept_history(History& history);
-/// Of an optimizer that scales losses.
-std::unique_ptr<Kept> kept_loss_scale(Optimizer& optimizer);
+/// Of the epoch that goes on, by local replica: none where it has not begun.
+std::unique_ptr<Kept> kept_totals(Model::State& model, std::vector<Totals>& each);
 /// With the weights that a callback remembers; what ended the training before ends it again.
 std::unique_ptr<Kept> kept_callbacks(CallbackRunner& callbacks, Model::State& model);
 

@@ -43,7 +43,8 @@ class LateBody : public WholeBody {
   at::Tensor loss(const BatchOfStep& of, Tensors columns, const Divisors& by) override;
   void leave_out_if_bad(const BatchOfStep& of, const Tensors& losses) const;
   void expect_figures(const BatchOfStep& of, std::shared_ptr<const OwnBatch> host,
-                      const Tensors& losses, const Tensors& outputs);
+                      const Tensors& losses, const Tensors& outputs,
+                      const AddedMetrics& added = {});
 
  private:
   void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,

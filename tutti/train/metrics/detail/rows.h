@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "tutti/train/metrics/metrics.h"
 
@@ -27,6 +28,9 @@ int64_t largest_of(const float* outputs, int64_t width);
 void require_labels(const std::string& name, const SampleRows& rows);
 /// UsageError unless there are as many float targets as outputs.
 void require_targets(const std::string& name, const SampleRows& rows);
+/// "micro_auc" and so on; of Average::macro the name alone.
+std::string averaged_name(std::string_view what, metrics::Average average);
+
 /// UsageError unless it is one output a sample and one label or float target.
 void require_binary(const std::string& name, const SampleRows& rows);
 
@@ -44,15 +48,14 @@ inline bool says_yes(float output, float cut, bool right) {
   return std::isnan(output) ? !right : output > cut;
 }
 
-/// The only output of a row, between 0 and 1; one that is not a number becomes the wrong end.
+/// An output of row `row`, between 0 and 1; one that is not a number becomes the wrong end.
 /// DataError when outside.
-float probability_of(const std::string& name, const SampleRows& rows, int64_t row, bool from_logits,
+float probability_of(const std::string& name, float output, int64_t row, bool from_logits,
                      bool right);
 
 /// A metric whose options say whether outputs are logits; `make` makes it of such options.
-template <class Options>
-MetricDefinition following_loss(MetricDefinition definition, Options options,
-                                Metric (*make)(Options)) {
+template <class Options, class Make>
+MetricDefinition following_loss(MetricDefinition definition, Options options, Make make) {
   definition.from_logits = options.from_logits;
   definition.of_outputs = [options, make](bool from_logits) mutable {
     options.from_logits = from_logits;

@@ -23,8 +23,12 @@ std::string compile_words(const CompileOptions& options, const Goals& goals,
 std::string fit_words(const Compiled& compiled, const data::Dataset& train,
                       const FitOptions& options, uint64_t seed);
 
-/// The same of evaluate().
-std::string evaluate_words(const data::LoaderOptions& loader);
+/// The same of evaluate(), and of predict(); UsageError for a callback that is null.
+std::string evaluate_words(const data::LoaderOptions& loader, const Callbacks& callbacks);
+std::string predict_words(const Callbacks& callbacks);
+
+/// The same of load().
+std::string load_words(const LoadOptions& options);
 
 /// A Mismatch on every worker when what one says differs from worker 0's; it begins with
 /// `operation`. Nothing where workers are not in step. Collective over them.

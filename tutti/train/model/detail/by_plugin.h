@@ -37,12 +37,15 @@ Tensors outputs_by_plugin(const Model::State& model, at::TensorList inputs);
 /// Of several processes: nobody waits for this one, which has failed and will not come.
 void leave_others(const Strategy& strategy, std::string_view why);
 
+class PassCallbacks;
+
 /// The batches that a plugin's devices go through in evaluation.
 struct PluginPass {
   std::string_view operation;
   std::shared_ptr<const data::Epoch> epoch;
   std::shared_ptr<const mesh::Topology> topology;
   std::shared_ptr<data::Loader> loader;
+  PassCallbacks* callbacks = nullptr;  ///< null: none
 };
 
 /// Forward passes of all batches, until a signal asks for an end; of each replica that has a part

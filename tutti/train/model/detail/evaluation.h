@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,6 +57,40 @@ class EvaluationMode {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
+/// Callbacks of an evaluation or a prediction. Thread rule: a step's on the thread of this worker's
+/// first replica, the rest on that of Model.
+class PassCallbacks {
+ public:
+  using Hook = void (Callback::*)(const PassFacts&);
+  struct Hooks {
+    Hook begin, step_begin, step_end, end;
+  };
+  static Hooks of_test();
+  static Hooks of_predict();
+
+  /// `operation` begins what is said of one that throws.
+  PassCallbacks(const Strategy& strategy, std::string_view operation, const Callbacks& callbacks,
+                Hooks hooks, const data::Epoch& epoch);
+
+  void begin();
+  void step_begin(int64_t batch) { at(batch, hooks_.step_begin); }
+  void step_end(int64_t batch) { at(batch, hooks_.step_end); }
+  /// Throws what one of them has thrown; on other workers an error that says so. Collective over
+  /// workers that are in step.
+  void end(NamedValues values = {});
+
+ private:
+  void at(int64_t batch, Hook hook);
+  void call(Hook hook);
+
+  Strategy strategy_;
+  std::string operation_;
+  const Callbacks& callbacks_;
+  Hooks hooks_;
+  PassFacts facts_;
+  std::exception_ptr failure_;
+};
+
 /// A replica's part of a batch that an operation is at.
 struct BatchPlace {
   std::string_view operation;
@@ -87,6 +122,7 @@ struct MeshPass {
   std::string_view operation;
   std::shared_ptr<const data::Epoch> epoch;
   std::shared_ptr<const mesh::Topology> topology;
+  PassCallbacks* callbacks = nullptr;  ///< null: none
 };
 /// Forward passes of all batches on the ranks of a mesh; each batch's columns and outputs go to
 /// `take`, on the rank that gives the outputs of its replica. Each rank computes its batches when

@@ -20,7 +20,12 @@
 #include "tutti/strategy/strategy.h"
 #include "tutti/train/model/detail/erased_model.h"
 
-namespace tutti::detail {
+namespace tutti {
+
+class ExportedModule;
+class ExportedCuts;
+
+namespace detail {
 
 constexpr int kMostMicrobatches = 4096;
 
@@ -51,12 +56,17 @@ class LaidOut {
   ErasedModel make(int local, const nn::Graph& graph);
   /// The same of a Sequential, whose children are the layers.
   ErasedModel make(int local, const torch::nn::Sequential& whole);
+  /// The same of a network of a .pt2 file, which is cut before its modules' calls.
+  ErasedModel make(int local, const std::shared_ptr<ExportedModule>& whole);
   /// A whole model is one stage.
   void take_whole(int local, const std::shared_ptr<torch::nn::Module>& module,
                   std::function<Tensors(at::TensorList)> forward);
 
   /// The whole model, once make() has dealt it out.
   const std::optional<nn::Graph>& graph() const noexcept { return graph_; }
+  /// A part of a network of a .pt2 file that make() has dealt out, which knows the files; else
+  /// null.
+  const ExportedModule* exported() const noexcept { return exported_.get(); }
 
   /// Of its parameters and buffers, in its order.
   std::vector<std::string> names() const;
@@ -106,6 +116,9 @@ class LaidOut {
   std::vector<parallel::StageRange> named_ranges(const nn::Graph& graph, int stages) const;
   std::vector<parallel::StageRange> balanced_ranges(const nn::Graph& graph, int stages) const;
   std::vector<size_t> cuts_of(torch::nn::Sequential whole) const;
+  std::vector<size_t> cuts_of(const ExportedCuts& network) const;
+  std::vector<int> stages_of_rank(int local) const;  ///< by chunk
+  void take_names(const torch::nn::Module& whole);
   void require_stages(size_t cut, int stages) const;
   std::vector<size_t> decided_by_first(const std::vector<size_t>& own) const;
   ErasedModel keep_chunks(int local, std::vector<parallel::Stage> chunks);
@@ -117,9 +130,10 @@ class LaidOut {
   bool deals_out_ = false;  ///< whether a rank has other modules than the whole model's
   int64_t changes_ = 0;     ///< weights_changed()
   std::optional<nn::Graph> graph_;
-  std::vector<parallel::StageRange> ranges_;          ///< of all stages
-  std::vector<std::string> names_;                    ///< of a Sequential's tensors
-  std::vector<size_t> cuts_;                          ///< of a Sequential
+  std::vector<parallel::StageRange> ranges_;  ///< of all stages
+  std::vector<std::string> names_;            ///< of tensors, where there is no graph
+  std::vector<size_t> cuts_;                  ///< of a Sequential, or a .pt2's places
+  std::shared_ptr<ExportedModule> exported_;
   std::vector<parallel::TensorGroup> tensor_groups_;  ///< by local rank
   std::vector<Rank> ranks_;                           ///< by local rank
 };
@@ -130,4 +144,5 @@ ReplicatedModules dealt_out(const Strategy& strategy, std::shared_ptr<LaidOut> l
                             std::function<ErasedModel()> factory,
                             std::function<void(const ErasedModel&)> made);
 
-}  // namespace tutti::detail
+}  // namespace detail
+}  // namespace tutti

@@ -23,7 +23,7 @@ struct OwnBatch {
 
 /// A replica's part of a batch on the host, as parts_of() has it.
 std::shared_ptr<const OwnBatch> host_batch(Tensors columns, int64_t num_inputs, const Goals& goals,
-                                           const std::map<int64_t, double>& class_weight = {});
+                                           const LabelWeights& by_label = {});
 
 /// A copy of it on the replica's device (ReplicaContext::on_device).
 std::shared_ptr<const OwnBatch> device_batch(const ReplicaContext& replica, const BatchParts& host);
@@ -33,12 +33,12 @@ std::shared_ptr<const OwnBatch> device_batch(const ReplicaContext& replica, cons
 Tensors losses_on_device(const Goals& goals, const Tensors& outputs, const BatchParts& host,
                          const BatchParts& there);
 
-/// The loss to minimise, with a graph: the sum of each goal's losses times its scale. `weights` are
-/// those of the samples, or undefined.
-at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+/// The loss to minimise, with a graph: the sum of each goal's losses times its scale, with the
+/// weights of the samples that `parts` has.
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const BatchParts& parts,
                        std::span<const double> scales);
 /// All by one scale.
-at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const BatchParts& parts,
                        double scale);
 
 /// True, on the device, where one of the losses is not finite.
@@ -51,6 +51,7 @@ struct Figures {
   /// Those that metrics need, or that are small; else undefined.
   Tensors outputs;
   std::vector<double> sums;  ///< of the losses, for each goal
+  AddedMetrics added{};
 
   bool finite(const Goals& goals) const;
   /// As the CPU does.
@@ -59,6 +60,7 @@ struct Figures {
 
 /// `got` gets the figures of a batch in a later poll() or settle().
 void read_later(LateReads& late, const Goals& goals, std::shared_ptr<const OwnBatch> host,
-                const Tensors& losses, const Tensors& outputs, std::function<void(Figures)> got);
+                const Tensors& losses, const Tensors& outputs, const AddedMetrics& added,
+                std::function<void(Figures)> got);
 
 }  // namespace tutti::detail

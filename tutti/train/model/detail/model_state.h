@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 
 #include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/membership/membership.h"
+#include "tutti/train/model/added_losses.h"
 #include "tutti/train/model/detail/laid_out.h"
 #include "tutti/train/model/detail/large_batch.h"
 #include "tutti/train/model/model.h"
@@ -67,6 +69,8 @@ struct Compiled {
   std::optional<LargeBatchParts> large_batch{};
   Measures measures{};
   int64_t steps_per_execution = 1;
+  OwnStep train_step{}, test_step{};
+  bool has_loss = true;  ///< compile() was given one, beside train_step
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
@@ -81,7 +85,18 @@ struct BatchParts {
   at::TensorList targets;                   ///< one for each goal
   at::Tensor weights;                       ///< of samples, [batch] float32; undefined: all 1
   std::shared_ptr<const Tensors> masked{};  ///< the targets, where a mask has changed them
+  Tensors own_weights{};  ///< by goal, in place of `weights`, where classes of several weigh
+  AddedMetrics added{};   ///< what their forward pass has given add_metric()
+
+  const at::Tensor& weights_of(size_t goal) const {
+    return own_weights.empty() ? weights : own_weights[goal];
+  }
 };
+
+/// By goal, the weights of its labels; empty: all weigh 1.
+using LabelWeights = std::vector<std::map<int64_t, double>>;
+/// What fit() was told of them.
+LabelWeights label_weights_of(const Goals& goals, const FitOptions& options);
 
 /// Whether the last of so many columns is a mask: which positions count.
 bool has_mask(at::TensorList columns, int64_t num_inputs, const Goals& goals);
@@ -93,7 +108,7 @@ Tensors targets_of(at::TensorList columns, int64_t num_inputs, const Goals& goal
 /// `columns` stay the caller's. Weights are the last column's, or those of labels. Throws DataError
 /// for a weight that is negative or not finite, with its row.
 BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
-                    const std::map<int64_t, double>& class_weight = {});
+                    const LabelWeights& by_label = {});
 
 /// What the sums of a step's losses are divided by: what all replicas have of it.
 struct Divisors {
@@ -102,6 +117,32 @@ struct Divisors {
 
   /// What the sum of goal `number`'s LossKernel over some samples is multiplied by.
   double scale(const Goals& goals, size_t number, const at::Tensor& target) const;
+};
+
+/// A replica's part of a batch by a train_step or test_step of the user's: losses [samples], and
+/// one tensor of outputs for the goal; `metrics`: what its passes gave add_metric(). UsageError
+/// where it gives something else.
+StepOutcome call_step(const Compiled& compiled, const OwnStep& step, torch::nn::Module& module,
+                      const Forward& forward, const BatchParts& parts, AddedMetrics& metrics);
+
+/// What the forward pass of `parts` has given add_loss(), [samples]; undefined: nothing. UsageError
+/// where these goals have no place for it.
+at::Tensor added_by_forward(const Goals& goals, const AddedLosses& added, const BatchParts& parts);
+
+/// Has metrics::added() of this thread read `given` while it lives.
+class GivenMetrics {
+ public:
+  explicit GivenMetrics(const AddedMetrics& given);
+  ~GivenMetrics();
+  GivenMetrics(const GivenMetrics&) = delete;
+  /// UsageError for what no metric has read.
+  void require_read() const;
+  /// Of some samples; UsageError where nobody has given it.
+  const at::Tensor& read(const std::string& name) const;
+
+ private:
+  const AddedMetrics& given_;
+  mutable std::set<std::string> read_;
 };
 
 /// Whether the loss of a goal is a mean over what counts (LossKernel::counted).
@@ -129,8 +170,9 @@ struct OutputTotals {
 
   /// `sum` over the samples of `target`, as the kernel has added it.
   void add_loss(const LossKernel& kernel, const at::Tensor& target, double sum);
+  /// `weights` of the samples, [samples] float32, or undefined.
   void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
-                   const at::Tensor& target);
+                   const at::Tensor& target, const at::Tensor& weights = {});
   void add(const OutputTotals& other);
 };
 
@@ -153,6 +195,8 @@ struct Totals {
   /// The same without a graph.
   void add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
   void add_metrics(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
+  /// Losses of the samples that are there already, [samples] for the only goal.
+  void add_known(const at::Tensor& losses, const at::Tensor& weights);
   /// Adds losses, samples and states of `other`.
   void add(const Totals& other);
 
@@ -214,6 +258,9 @@ struct Model::State {
   /// The parameters of the whole model: module 0's own, or, on a mesh, copies of what all ranks
   /// have. Collective over workers.
   NamedTensors parameters() const;
+  /// What files have: parameters(), with adapters the weights that they give, and merged buffers.
+  /// Collective over workers.
+  ModelState weights() const;
   /// All that the whole model has, of which names, dtypes and shapes are read.
   ModelState shapes() const;
 
@@ -228,6 +275,8 @@ struct Model::State {
   /// Gives options their validation data where they ask for a split; returns the rest of `train`.
   data::Dataset split_off_validation(const data::Dataset& train, FitOptions& options) const;
 
+  /// Throws UsageError where nothing says what is evaluated.
+  void require_test(std::string_view operation);
   /// Throws UsageError when options, data and model do not fit.
   void check_fit(const data::Dataset& train, const FitOptions& options);
 
@@ -237,7 +286,8 @@ struct Model::State {
 
   /// `operation` begins what is said of a sample. `bar` is shown what replica 0 has done.
   Scores evaluate(std::string_view operation, const data::Dataset& dataset,
-                  const data::LoaderOptions& loader = {}, EvaluationBar* bar = nullptr);
+                  const data::LoaderOptions& loader, const Callbacks& callbacks,
+                  EvaluationBar* bar = nullptr);
   void save(const std::filesystem::path& path);
   /// Parameters of all replicas were written otherwise than by an update: the next goes on from
   /// these.

@@ -23,6 +23,9 @@ std::string goal_words(const Goal& goal);
 /// empty: there is no schedule.
 std::vector<double> rates_of(const std::optional<RateSchedule>& schedule);
 
+/// UsageError, of compile(), where the strategy asks devices for what a loss cannot do on them.
+void require_done_on_devices(const Goals& goals, const Strategy& strategy);
+
 /// sha256 of the first samples of epoch 0, at most 8: what the first checkpoints have.
 std::string digest_of_first_samples(const data::Dataset& dataset, uint64_t seed);
 

@@ -16,6 +16,8 @@ struct CheckpointRead {
   CheckpointManifest manifest{};
   CheckpointTensors tensors{};
 
+  /// Tensors whose names begin so, by the rest of their names.
+  CheckpointTensors under(const std::string& prefix) const;
   /// DataError: what part `name` has kept is none of its words, since `why`.
   DataError damaged(const std::string& name, const std::string& why) const;
   /// The words of part `name`, which are a list of `count` finite numbers, or DataError.
