@@ -38,5 +38,6 @@ void add_plan_replay(Command& plan);
 void add_plan_hlo(Command& plan);
 void add_ps(Command& program);
 void add_bench(Command& program);
+void add_show(Command& program);
 
 }  // namespace tutti::cli

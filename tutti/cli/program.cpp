@@ -23,6 +23,7 @@ void register_commands(Command& program) {
   add_plan(program);
   add_ps(program);
   add_bench(program);
+  add_show(program);
   add_doctor(program);
   add_from_flags(program);
 }

@@ -31,6 +31,12 @@ TEST(BenchSmoke, StepUnderEachStrategy) {
       for (const char* name : {"images_per_second", "step_ms_p50", "step_ms_p99", "compute_ms",
                                "sync_ms", "data_ms", "loss"})
         EXPECT_GT(line.at(name).get<double>(), 0) << strategy << name;
+      // Parts of one step, which replicas that take turns end together.
+      const json& median = line.at("median_step");
+      EXPECT_LE(median.at("data_ms").get<double>() + median.at("compute_ms").get<double>() +
+                    median.at("sync_ms").get<double>(),
+                median.at("step_ms").get<double>() + 1e-6);
+      EXPECT_LE(median.at("step_ms"), line.at("step_ms_p50"));
       EXPECT_LT(line.at("loss").get<double>(), 3.0) << "about log(10) at the start";
       EXPECT_THAT(result.out, HasSubstr(get_bytes(folder / "f.json"))) << "the same line";
     }
@@ -197,10 +203,11 @@ TEST(BenchSmoke, TuneWritesATableThatAllReduceReads) {
 
 TEST(BenchSmoke, Scale) {
   const TempFolder folder;
-  const auto result =
-      bench({"scale", "--model", "mlp", "--replicas", "1,2", "--steps", "5", "--warmup", "1",
-             "--rounds", "1", "--data", kDoodles, "--json", folder / "f.json"});
+  const auto result = bench({"scale", "--model", "mlp", "--replicas", "1,2", "--steps", "5",
+                             "--warmup", "1", "--rounds", "1", "--data", kDoodles, "--json",
+                             folder / "f.json", "--svg", folder / "d.svg"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(get_bytes(folder / "d.svg"), HasSubstr("ideal: as many times the first"));
   const auto lines = lines_of(folder / "f.json");
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].at("speedup"), 1.0);

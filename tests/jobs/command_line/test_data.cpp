@@ -58,6 +58,24 @@ TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
   }
 }
 
+TEST(DataVerify, NamesStrokesAndPoints) {
+  const TempFolder folder;
+  EXPECT_THAT(data({"verify", "examples/data/strokes"}),
+              Exits(0, Out(AllOf(HasSubstr("drawings: strokes (ndjson) in 10 files"),
+                                 HasSubstr("331 samples read, all sound")))));
+  const std::string good = R"({"word":"cat","drawing":[[[1,2],[3,4]]]})";
+  put_bytes(folder / "cat.ndjson", good + "\n" + good.substr(0, 30) + "\n" + good + "\n" +
+                                       R"({"word":"cat","drawing":[[[1,2],[3,256]]]})" + "\n");
+  EXPECT_THAT(data({"verify", folder / "cat.ndjson"}),
+              Exits(1, Out(AllOf(HasSubstr("cat.ndjson, line 2"), HasSubstr("no JSON"),
+                                 HasSubstr("cat.ndjson, line 4, stroke 1, point 2: got y 256"),
+                                 HasSubstr("4 samples read, 2 damaged")))));
+  put_bytes(folder / "test.csv", "key_id,countrycode,drawing\n1,DE,\"[[[1,2],[3,4]]]\"\n2,QQ,[]\n");
+  EXPECT_THAT(data({"verify", folder / "test.csv"}),
+              Exits(1, Out(AllOf(HasSubstr("test.csv, line 3"), HasSubstr("country code"),
+                                 HasSubstr("2 samples read, 1 damaged")))));
+}
+
 // What is called a table is read as one, however it is written.
 TEST(DataVerify, NamesTheLinesOfWhatIsCalledATable) {
   const TempFolder folder;

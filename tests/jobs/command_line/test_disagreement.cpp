@@ -14,7 +14,7 @@ namespace tutti::test {
 namespace {
 
 // What they train, if nothing else is said.
-enum class Of { table, photos, text, stages, served };
+enum class Of { table, photos, drawings, text, stages, served };
 
 const char* const kOther = "was asked for something else than worker 0";
 const char* const kModels = "the models of rank 0 and rank 1 differ";
@@ -67,6 +67,7 @@ class Disagreements : public testing::Test {
   Words base(Of of) const {
     Words first = {"mlp", "--data", in("a.csv"), "--target", "kind"};
     if (of == Of::photos) first = {"mlp", "--data", in("photos"), "--image-size", "8"};
+    if (of == Of::drawings) first = {"mlp", "--data", "examples/data/strokes"};
     if (of == Of::text)
       first =
           words_of("gpt --context 8 --layers 1 --features 8 --heads 2 --data " + in("text.txt"));
@@ -134,6 +135,8 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--validation-split", {"--validation-split", "0.25"}, {"--validation-split", "0.5"}},
       {"--image-size", {}, {"--image-size", "16"}, kModels, Of::photos},
       {"--augment", {}, {"--augment"}, kOther, Of::photos},
+      {"--strokes", {}, {"--strokes", "strokes_to_bitmap(28, line 3)"}, kOther, Of::drawings},
+      {"--classes", {}, {"--classes", "kaggle"}, kModels, Of::drawings},
       {"--target", {}, {"--target", "sort"}},
       {"--columns", {"--columns", "a"}, {"--columns", "b"}},
       {"--without", {"--without", "a"}, {"--without", "b"}},
@@ -172,9 +175,17 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--reduction", {}, {"--reduction", "all_reduce"}},
       {"--sum-order", {}, {"--sum-order", "fixed"}, kEither},
       {"--engine", {}, {"--engine", "hier"}, "--engine hier"},
+      always({"--communication", {}, {"--communication", "ring"}}),
       {"--piece-mib", {}, {"--piece-mib", "0.5"}},
       {"--compression", {}, {"--compression", "bf16"}},
       beside({"--compression", "bf16"}, {"--compression-start", {}, {"--compression-start", "1"}}),
+      {"--local-steps", {"--local-steps", "2"}, {"--local-steps", "3"}},
+      beside({"--local-steps", "2"}, {"--local-start", {}, {"--local-start", "1"}}),
+      beside({"--local-steps", "2"},
+             {"--outer-learning-rate", {}, {"--outer-learning-rate", "0.5"}}),
+      beside({"--local-steps", "2"}, {"--outer-momentum", {}, {"--outer-momentum", "0.5"}}),
+      beside({"--local-steps", "2", "--outer-momentum", "0.5"},
+             {"--outer-nesterov", {}, {"--outer-nesterov"}}),
       {"--algorithm-table", {}, {"--algorithm-table", in("table.json")}, kEither},
       // ---- parameter servers ----
       {"--servers", {}, {"--servers", "2"}, "the launcher of this job said 1", Of::served},
@@ -200,6 +211,8 @@ std::vector<Row> Disagreements::job_rows() const {
        {"--staleness", "1"}},
       {"--host-sums", {}, {"--host-sums", "off"}, kOther, Of::served},
       {"--no-backups", {}, {"--no-backups"}, kLaunchers, Of::served},
+      {"--record-order", {}, {"--record-order", in("order")}, kLaunchers, Of::served},
+      {"--replay-order", {}, {"--replay-order", in("order")}, kLaunchers, Of::served},
       {"--placement", {}, {"--placement", "round_robin"}, kOther, Of::served},
       {"--partition", {}, {"--partition", "fixed:2"}, kOther, Of::served},
       {"--snapshots", {}, {"--snapshots", in("snapshots")}, kLaunchers, Of::served},
@@ -241,6 +254,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--step-graph", {}, {"--step-graph"}, "--step-graph under multi_worker"},
       {"--take", {"--take", "48"}, {"--take", "32"}},
       {"--from", {}, {"--from", in("table.json")}},
+      {"--lora", {"--lora", "linear_1:rank=1"}, {"--lora", "linear_1:rank=1,alpha=2"}},
       {"--freeze", {}, {"--freeze", "linear_1"}},
       {"--eval-model", {}, {"--eval-model", "net.pt2"}, "is for a model of a .pt2 file"},
       {"--class-weight", {}, {"--class-weight", "x=2"}},

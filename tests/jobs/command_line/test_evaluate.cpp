@@ -62,6 +62,26 @@ TEST(Evaluate, SaysOfEachClassHowItIsKnown) {
   EXPECT_EQ(tested.at("classes")[0].at("class"), "airplane");
 }
 
+TEST(Evaluate, DrawsTheConfusionMatrix) {
+  const TempFolder folder;
+  train_into(folder / "run");
+  const std::string picture = folder / "confusion.svg";
+  ASSERT_THAT(
+      tutti(evaluate(folder / "run", {"--confusion", picture, "--json", folder / "test.json"})),
+      Exits(0));
+  const std::string svg = get_bytes(picture);
+  EXPECT_THAT(svg, AllOf(StartsWith("<svg"), HasSubstr("model.safetensors, accuracy "),
+                         HasSubstr(">airplane<"), HasSubstr(">rainbow<"), HasSubstr("</svg>")));
+  // The counts of the JSON, each in its square.
+  for (const auto& row : json_in(folder / "test.json").at("confusion"))
+    for (const int64_t count : row.get<std::vector<int64_t>>())
+      if (count > 0) {
+        EXPECT_THAT(svg, HasSubstr(">" + std::to_string(count) + "<"));
+      }
+  EXPECT_THAT(tutti(evaluate(folder / "run", {"--confusion", folder / "not/there.svg"})),
+              Exits(2, Err(AllOf(HasSubstr("--confusion"), HasSubstr("not")))));
+}
+
 TEST(Evaluate, ReadsSnapshotsOfServers) {
   const TempFolder folder;
   const std::string figures = folder / "train.json";
@@ -73,6 +93,23 @@ TEST(Evaluate, ReadsSnapshotsOfServers) {
               Exits(0, Out(HasSubstr("cut-"))));
   const auto tested = json_in(folder / "test.json");
   EXPECT_EQ(tested.at("weights_sha256"), json_in(figures).at("weights_sha256"));
+}
+
+TEST(Evaluate, FollowsServersWhoseLastSnapshotComesBehindTheEnd) {
+  const TempFolder folder;
+  const std::string figures = folder / "train.json", out = folder / "run";
+  const auto trained =
+      tutti({"train",     "mlp",         "--data",     kDoodles,     "--epochs",
+             "1",         "--max-steps", "20",         "--strategy", "parameter_server",
+             "--servers", "2",           "--replicas", "1",          "--snapshots",
+             out,         "--out",       out,          "--json",     figures});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const Words& more : {Words{}, Words{"--follow", "--idle-limit", "20"}}) {
+    ASSERT_THAT(tutti(evaluate(out, more + Words{"--json", folder / "test.json"})),
+                Exits(0, Out(HasSubstr("model.safetensors"))));
+    EXPECT_EQ(lines_of(folder / "test.json").back().at("weights_sha256"),
+              json_in(figures).at("weights_sha256"));
+  }
 }
 
 TEST(Evaluate, FollowsATrainingToItsEnd) {

@@ -59,6 +59,29 @@ TEST_F(TextModel, TrainsTheSameHoweverReplicasArePlaced) {
   }
 }
 
+TEST_F(TextModel, IsAdaptedBesideWeightsThatStay) {
+  const std::string base = folder_ / "base";
+  trained({"--out", base});
+  const Words lora = {"--from",     base, "--lora",    "*.attn:rank=2,alpha=1",
+                      "--replicas", "2",  "--dropout", "0.1"};
+  const json expected = trained(lora + Words{"--out", run_});
+  EXPECT_EQ(expected.at("parameters_trained"), 2 * ((16 + 48) + (16 + 16)));
+  for (const char* strategy : {"mirrored", "multi_worker"})
+    EXPECT_EQ(trained(lora + Words{"--strategy", strategy}).at("weights_sha256"),
+              expected.at("weights_sha256"))
+        << strategy;
+  for (const std::string& weights : {run_, run_ + "/model.safetensors"}) {
+    const auto tested = tutti(
+        {"evaluate", "--data", text_, "--checkpoints", weights, "--json", folder_ / "test.json"});
+    ASSERT_EQ(tested.exit_code, 0) << tested.err;
+    EXPECT_EQ(json_in(folder_ / "test.json").at("weights_sha256"), expected.at("weights_sha256"));
+  }
+  EXPECT_THAT(written({"--tokens", "5"}), ::testing::Not(::testing::IsEmpty()));
+  EXPECT_THAT(tutti({"evaluate", "--data", text_, "--checkpoints", run_ + "/checkpoints"}),
+              Exits(2, Err(HasSubstr("its adapters stand beside other weights"))))
+      << "those of --from, which are in another folder";
+}
+
 TEST_F(TextModel, IsLearntTestedAndWrites) {
   const json figures =
       trained({"--max-steps", "150", "--stride", "1", "--epochs", "5", "--out", run_});

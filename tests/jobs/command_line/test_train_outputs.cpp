@@ -82,6 +82,15 @@ TEST(TrainOutputs, ServersAreRefusedBesideATraining) {
   EXPECT_THAT(second.err, HasSubstr("another job writes there"));
 }
 
+TEST(TrainOutputs, WhatTheChiefCannotWriteBeforeTheFirstStepEndsAllWorkersInItsWords) {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "out/checkpoints/data.json/taken");
+  EXPECT_THAT(run_command(training(kTogether, {"--out", folder / "out", "--epochs", "1"}), {},
+                          kProgramLimit),
+              Exits(1, Err(AllOf(HasSubstr("checkpoints/data.json"),
+                                 HasSubstr("fit: when_begun: failed on another worker")))));
+}
+
 TEST(TrainOutputs, ARemovedFolderComesAgainAndIsSaid) {
   for (const Words& strategy : {kServed, kTogether, kThreads}) {
     const TempFolder folder;

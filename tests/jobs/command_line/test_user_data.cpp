@@ -200,6 +200,44 @@ TEST_F(UserData, ASideCarMayBeginBeforeTheTraining) {
                                   HasSubstr("model.safetensors is the last of its job")));
 }
 
+TEST_F(UserData, DrawingsAreLearntTestedAndTheSameByTwoReplicas) {
+  const std::string strokes = "examples/data/strokes", out = folder_ / "run";
+  const json one = figures({"doodle_cnn", "--data", strokes, "--batch-size", "20", "--epochs", "6",
+                            "--replicas", "2", "--out", out});
+  EXPECT_THAT(said_, HasSubstr("drawings: strokes (ndjson) in 10 files (axe.ndjson, "));
+  EXPECT_EQ(one.at("data"), "strokes");
+  const json two = figures({"doodle_cnn", "--data", strokes, "--batch-size", "20", "--epochs", "6",
+                            "--replicas", "2", "--strategy", "multi_worker"});
+  EXPECT_EQ(two.at("weights_sha256"), one.at("weights_sha256"));
+  const json spec = json_in(fs::path(out) / "data.json");
+  EXPECT_EQ(spec.at("transforms"), (json{"strokes_to_bitmap(28)", "to_tensor()"}));
+  EXPECT_EQ(spec.at("shape"), (json{1, 28, 28}));
+  EXPECT_THAT(
+      tutti({"evaluate", "--data", strokes, "--checkpoints", out, "--json", folder_ / "test.json"}),
+      Exits(0));
+  EXPECT_GT(json_in(folder_ / "test.json").at("accuracy").get<double>(), 0.5);
+
+  figures({"mlp", "--data", strokes, "--strokes", "strokes_to_sequence(40, time)", "--augment",
+           "--max-steps", "2", "--batch-size", "20", "--out", out + "2"});
+  EXPECT_EQ(json_in(fs::path(out + "2") / "data.json").at("shape"), (json{40, 5}));
+  const Words train = {"train", "mlp", "--max-steps", "1", "--data"};
+  const struct {
+    Words words;
+    const char* says;
+  } refused[] = {
+      {{strokes, "--strokes", "strokes_to_bitmaps(40)"}, "strokes_to_bitmap"},
+      {{strokes, "--strokes", "strokes_to_bitmap(2)"}, "--strokes: strokes_to_bitmap(2): expected"},
+      {{strokes, "--strokes", "resize(40)"}, "--strokes: "},
+      {{strokes, "--strokes", "random_strokes(0.2)"}, "expected samples of one size"},
+      {{strokes, "--strokes", "strokes_to_sequence(9, length)"}, "two columns"},
+      {{strokes, "--strokes", "strokes_to_bitmap(40)", "--image-size", "40"}, "give one of them"},
+      {{flats_, "--target", "price", "--augment"}, "is for photos and drawings"},
+      {{photos_, "--strokes", "strokes_to_bitmap(40)"}, "is for drawings"},
+  };
+  for (const auto& c : refused)
+    EXPECT_THAT(tutti(train + c.words), Exits(2, Err(HasSubstr(c.says))));
+}
+
 // Beside the checkout, never shipped.
 TEST_F(UserData, RealDataIsLearntTheSameByTwoReplicas) {
   const fs::path shared = fs::current_path().parent_path() / "shared/data";

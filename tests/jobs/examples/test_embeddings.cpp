@@ -143,6 +143,19 @@ TEST_F(FewRatings, LoseNoBitWithAServer) {
             in_process("07_movielens", "one_device", many));
 }
 
+TEST_F(FewRatings, GoOnFromWhereTheyWereKilled) {
+  for (const std::string strategy : {"one_device", "mirrored"}) {
+    const Words many = {folder_.path().string(), "400"};
+    const TempFolder folder;
+    const Words words =
+        Words{
+            example("07_movielens"), "--strategy", strategy, "--replicas", "2", "--threads", "1"} +
+        many + Words{folder / "c"};
+    EXPECT_THAT(cut_off(words, folder / "c", 60), Exits(137));
+    EXPECT_EQ(figures_in(run_command(words)), in_process("07_movielens", strategy, many));
+  }
+}
+
 TEST_F(FewRatings, TrainUnderABound) {
   const Figures oracle = in_process("07_movielens", "one_device", arguments());
   expect_near(served("07_movielens", "2", arguments()), oracle, 0.1);

@@ -1,8 +1,11 @@
 // Jobs over several hosts: a whole host goes. Its wire is cut (nobody is told, no reset comes), or
 // its launcher is killed or told to end. Everybody else ends in time with an error that names who
 // is beyond, and nothing is left running.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "tutti/cluster/join/join.h"
 
@@ -31,6 +34,24 @@ RANK_PROGRAM(sum_until_failure) {
     std::printf("survivor %d: %s\n", rank.rank, error.what());
     std::fflush(stdout);
     report_failure(error);
+    throw;
+  }
+}
+
+/// The same; where it fails on the second host that host's launcher is told to end, too.
+RANK_PROGRAM(sum_until_all_are_told) {
+  Group world = join(20s);
+  std::vector<float> data(10'000, 1.0F);
+  try {
+    for (int64_t step = 0;; ++step) {
+      if (step == 100) rank.mark("middle");
+      world.all_reduce(span_of(std::span(data)), ReduceOp::mean, 20s).wait(20s);
+    }
+  } catch (const std::exception&) {
+    if (world.rank() >= 2) {
+      kill(getppid(), SIGTERM);
+      std::this_thread::sleep_for(20s);  // the launcher ends it
+    }
     throw;
   }
 }
@@ -128,6 +149,18 @@ TEST_F(Hosts, TerminatedLauncherEndsTheJobOnEveryHost) {
   EXPECT_THAT(last_line(nodes[0]), HasSubstr("was told to end by SIGTERM"));
   EXPECT_THAT(hosts.left_running(kGone), IsEmpty());
   if (HasFailure()) std::puts(logs_of(nodes).c_str());
+}
+
+// As a scheduler ends a job: the second node hears of the first one's signal before its own comes.
+TEST_F(Hosts, AllToldToEndSayThatTheyWere) {
+  const TestHosts hosts(2);
+  const auto nodes = run_nodes(hosts, 2, "sum_until_all_are_told", {},
+                               {.kill = {.rank = 0, .after = "middle", .signal = SIGTERM}});
+  for (const RankOutcome& node : nodes) {
+    EXPECT_EQ(node.exit_code, 128 + SIGTERM) << node.log;
+    EXPECT_THAT(last_line(node), HasSubstr("ended by SIGTERM"));
+  }
+  EXPECT_THAT(hosts.left_running(kGone), IsEmpty());
 }
 
 }  // namespace

@@ -40,9 +40,10 @@ RANK_PROGRAM(fail_over_hosts) {
         if (rank.arguments.at(0) == "stop") std::raise(SIGSTOP);
         if (rank.arguments.at(0) == "late") pause();
         if (rank.arguments.at(0) == "disagree") data.resize(9'999);
-        if (rank.arguments.at(0) == "throw late") {
+        if (rank.arguments.at(0).ends_with("late")) {
           end_connections();
           std::this_thread::sleep_for(300ms);  // the others have ended
+          if (rank.arguments.at(0) == "kill late") std::raise(SIGKILL);
           throw DataError("row 17 is damaged");
         }
         if (rank.arguments.at(0) == "throw") throw DataError("row 17 is damaged");
@@ -57,16 +58,22 @@ RANK_PROGRAM(fail_over_hosts) {
   }
 }
 
+// "late": its host hears of those that lost it before it sees it end.
 TEST_F(Hosts, KilledWorkerIsNamedOnEveryHost) {
   const TestHosts hosts(2);
-  const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {"kill", "1", "20000"});
-  EXPECT_EQ(nodes[0].exit_code, 128 + SIGKILL) << nodes[0].log;
-  EXPECT_EQ(nodes[1].exit_code, 1) << nodes[1].log;
-  const auto survivors = lines_after(logs_of(nodes), "] survivor: ");
-  EXPECT_EQ(survivors.size(), 3U) << logs_of(nodes);
-  EXPECT_THAT(survivors, Each(HasSubstr("rank 1"))) << logs_of(nodes);
-  for (const RankOutcome& node : nodes)
-    EXPECT_THAT(node.log, HasSubstr("rank 1 was killed by SIGKILL")) << node.log;
+  for (const char* way : {"kill", "kill late"}) {
+    SCOPED_TRACE(way);
+    const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {way, "1", "20000"});
+    EXPECT_EQ(nodes[0].exit_code, 128 + SIGKILL) << nodes[0].log;
+    EXPECT_EQ(nodes[1].exit_code, 1) << nodes[1].log;
+    const auto survivors = lines_after(logs_of(nodes), "] survivor: ");
+    EXPECT_EQ(survivors.size(), 3U) << logs_of(nodes);
+    if (std::string(way) == "kill") {  // "late" ends its connection to the rendezvous, too
+      EXPECT_THAT(survivors, Each(HasSubstr("rank 1"))) << logs_of(nodes);
+    }
+    for (const RankOutcome& node : nodes)
+      EXPECT_THAT(node.log, HasSubstr("rank 1 was killed by SIGKILL")) << node.log;
+  }
 }
 
 TEST_F(Hosts, ErrorOfAWorkerIsTheRootCauseOnEveryHost) {

@@ -54,7 +54,11 @@ INSTANTIATE_TEST_SUITE_P(
         Same{"adamw",
              {"mlp", "--optimizer", "adamw"},
              2,
-             {"--servers", "2", "--no-backups", "--partition", "min:32K:4"}}),
+             {"--servers", "2", "--no-backups", "--partition", "min:32K:4"}},
+        Same{"amsgrad",
+             {"mlp", "--optimizer", "adam", "--optimizer-options", "amsgrad=true,beta2=0.5"},
+             2,
+             {"--servers", "2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(ServedWeights, OfTwoReplicasAWorkerUnderTheLauncher) {

@@ -57,6 +57,35 @@ TEST(Tcp, AllReduceByEveryAlgorithm) {
   }
 }
 
+// As one after the other, whoever is late, and whatever memory they have in common.
+TEST(Tcp, SumsBesideEachOtherAreThoseInOrder) {
+  constexpr int kRanks = 3, kSums = 24;
+  for (const int64_t n : {3, 1'000, 30'000})
+    run_all_members(make_engines("tcp loopback", kRanks), [&](Group group) {
+      std::vector<std::vector<int64_t>> data(kSums / 2);
+      for (auto& one : data) one.assign(static_cast<size_t>(n), group.rank() + 1);
+      std::vector<int64_t> told(5, group.rank());
+      std::vector<Work> works;
+      for (int i = 0; i < kSums; ++i) {
+        // The second half sums what the first half has summed: two at a time touch the same.
+        auto& one = data[static_cast<size_t>(i % 4 == 3 ? i / 2 - 1 : i / 2)];
+        works.push_back(group.all_reduce(span_of(std::span(one)), ReduceOp::sum));
+        if (i % 8 == 7) works.push_back(group.broadcast(span_of(std::span(told)), i % kRanks));
+        if (group.rank() == i % kRanks) works.back().wait();
+      }
+      for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+      std::vector<int64_t> sums(kSums / 2, 0), expected(kSums / 2, 0);
+      for (int i = 0; i < kSums; ++i) ++sums[static_cast<size_t>(i % 4 == 3 ? i / 2 - 1 : i / 2)];
+      for (size_t k = 0; k < data.size(); ++k) {
+        int64_t value = kRanks * (kRanks + 1) / 2;  // of the first; then times the ranks
+        for (int64_t more = 1; more < sums[k]; ++more) value *= kRanks;
+        if (sums[k] == 0) value = group.rank() + 1;
+        EXPECT_EQ(data[k], std::vector<int64_t>(static_cast<size_t>(n), value)) << k;
+      }
+      EXPECT_EQ(told, std::vector<int64_t>(5, 7 % kRanks)) << "the first root's";
+    });
+}
+
 // More frames than one look takes have been read by then, of which the last is waited for.
 TEST(Tcp, FramesThatWereReadAheadAreNotLeftInLargeGroups) {
   constexpr int kRanks = 9, kBefore = 80;
@@ -132,6 +161,24 @@ TEST(Tcp, SplitsIntoGroupsThatLiveForThemselves) {
     EXPECT_EQ(group.split(group.rank() == 1 ? -1 : 7, 0).has_value(), group.rank() != 1);
     if (group.rank() % 2 == 0) copy.abort("this one ends");
     group.barrier();
+  });
+}
+
+// Who waits for one sum while the others have gone on to the next ones does not wait for those.
+TEST(Tcp, ALaterSumNeedsNotHaveBegunEverywhere) {
+  run_all_members(make_engines("tcp loopback", 2), [&](Group group) {
+    std::vector<float> a(50'000, 1.f), b(50'000, 2.f);
+    Work first = group.all_reduce(span_of(std::span(a)), ReduceOp::sum);
+    if (group.rank() == 0) {
+      Work second = group.all_reduce(span_of(std::span(b)), ReduceOp::sum);
+      first.wait();
+      second.wait();
+    } else {
+      first.wait();
+      EXPECT_EQ(a[49'999], 2.f);
+      group.all_reduce(span_of(std::span(b)), ReduceOp::sum).wait();
+    }
+    EXPECT_EQ(b[49'999], 4.f);
   });
 }
 

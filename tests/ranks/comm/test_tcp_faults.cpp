@@ -3,6 +3,7 @@
 // connections.
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -271,12 +272,28 @@ TEST(TcpLinksCheck, RefusesWhatDoesNotFit) {
   TcpLinks links = std::move(tcp_links(3, 2)[1]);
   links.peers[2].data.pop_back();
   EXPECT_THAT(error_of(std::move(links), {}), HasSubstr("1 data links to rank 2"));
+  links = std::move(tcp_links(3, 2)[1]);
+  links.lanes = 3;
+  EXPECT_THAT(error_of(std::move(links), {}), HasSubstr("expected a multiple of 3 lanes"));
   links = std::move(tcp_links(3)[1]);
   links.peers[0].control.reset();
   EXPECT_THAT(error_of(std::move(links), {}), HasSubstr("no control link to rank 0"));
   EXPECT_THAT(error_of({.rank = 3, .size = 3, .peers = {}}, {}), HasSubstr("expected a rank"));
   EXPECT_THAT(error_of(std::move(tcp_links(2)[0]), {.chunk_bytes = 10}),
               HasSubstr("expected 4096 or more"));
+}
+
+TEST(TcpLanes, AreFewerWhereThereAreManyLinksAndOneOfManyRanks) {
+  const std::array<std::array<int, 3>, 7> table{{// ranks, streams, lanes
+                                                 {2, 1, 4},
+                                                 {4, 4, 4},
+                                                 {4, 6, 2},
+                                                 {5, 1, 1},
+                                                 {2, 16, 2},
+                                                 {2, 64, 1},
+                                                 {1'000, 8, 1}}};
+  for (const auto& [ranks, streams, lanes] : table)
+    EXPECT_EQ(tcp_lanes(ranks, streams), lanes) << ranks << " ranks, " << streams << " streams";
 }
 
 TEST(TcpAllocate, MembersShareNoMemory) {

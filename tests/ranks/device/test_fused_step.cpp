@@ -104,6 +104,7 @@ TEST_F(FusedStepOnDevices, WithEveryRuleThatDevicesHave) {
       optim::sgd({.learning_rate = 0.1}),
       optim::sgd({.learning_rate = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3}),
       optim::adamw({.learning_rate = 0.01, .weight_decay = 0.1}),
+      optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = true}),
       {optim::adam({.learning_rate = 0.01}), norm},
       {optim::adam({.learning_rate = 0.01}), global},
       {optim::sgd({.learning_rate = 0.1, .momentum = 0.5}), value},

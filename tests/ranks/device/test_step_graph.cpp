@@ -110,6 +110,7 @@ TEST_F(StepGraphs, HaveTheBitsOfTheHostsSteps) {
   const double rate = 0.015625;
   const std::vector<optim::Recipe> recipes{
       optim::adam({.learning_rate = rate}),
+      optim::adam({.learning_rate = rate, .beta2 = 0.5, .amsgrad = true}),
       optim::sgd({.learning_rate = rate, .momentum = 0.9, .weight_decay = 1e-3}),
       {optim::adamw({.learning_rate = rate}),
        {.norm = 0.05},

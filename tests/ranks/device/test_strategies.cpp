@@ -1,5 +1,6 @@
 // Strategies on devices: where replicas are placed, updates by way of the CPU, what replicas draw,
 // exchange and bring together there, and states that go from devices to CPUs and back.
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,10 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "tutti/exported/from_export.h"
+#include "tutti/exported/module.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/nn/sync_batch_norm.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"
@@ -158,6 +162,43 @@ TEST_F(StrategyOnDevices, EachReplicaDrawsItsOwnNumbers) {
   in_all_orders(8, [&] {
     const auto again = draw();
     EXPECT_TRUE(torch::equal(again[0], first[0]) && torch::equal(again[1], first[1]));
+  });
+}
+
+TEST_F(StrategyOnDevices, NumbersOfAKeyAreTheSameWhateverWasDrawnBefore) {
+  const at::Device device(at::kCUDA, 1);
+  const auto drawn = [&](uint64_t key) {
+    const detail::NumbersOfKey numbers(key, device);
+    const at::Tensor ones = torch::ones({64}, device);
+    return (torch::dropout(ones, 0.5, true) + torch::rand({64}, at::TensorOptions(device))).cpu();
+  };
+  const auto state = [&] { return at::globalContext().defaultGenerator(device).get_state(); };
+  const at::Tensor expected = drawn(5);
+  EXPECT_FALSE(torch::equal(drawn(6), expected));
+  in_all_orders(8, [&] {
+    torch::rand({3}, at::TensorOptions(device));
+    const at::Tensor before = state();
+    EXPECT_TRUE(torch::equal(drawn(5), expected));
+    EXPECT_TRUE(torch::equal(state(), before));
+  });
+}
+
+// On one device as threads, on two, and in turn.
+TEST_F(StrategyOnDevices, NetworksOfPythonDrawByTheirPlace) {
+  const auto drawn = [](const std::string& kind, const std::string& device) {
+    Strategy strategy(device_options({.kind = kind, .replicas = 2, .device = device}));
+    const Replicated<ExportedModule> nets(strategy, from_export("tests/tables/exported/drawn.pt2"));
+    return on_cpu(strategy.run([&](ReplicaContext& replica) {
+      const nn::SampleContext place({.seed = 3, .step = 5, .first_row = 4 * replica.rank()});
+      const at::Tensor x = torch::ones({4, 3}).to(replica.device());
+      return torch::stack(nets.local(replica)->forward_all(x)).detach();
+    }));
+  };
+  const auto expected = drawn("mirrored", "cuda:0,1");
+  EXPECT_FALSE(torch::equal(expected[0], expected[1]));
+  in_all_orders(8, [&] {
+    for (const auto& one : {drawn("mirrored", "cuda:2x2"), drawn("one_device", "cuda:0")})
+      EXPECT_TRUE(torch::equal(one[0], expected[0]) && torch::equal(one[1], expected[1]));
   });
 }
 

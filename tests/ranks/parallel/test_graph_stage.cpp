@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/lambda.h"
+#include "tutti/parallel/model/layer_costs.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/random_graph.h"
@@ -74,7 +76,11 @@ TEST_P(Stages, ParametersStandInTheOrderOfTheModule) {
 INSTANTIATE_TEST_SUITE_P(
     Graphs, Stages,
     ::testing::Values(Case{"cnn", test::small_cnn()}, Case{"cnn_of_orders", test::cnn_of_orders()},
-                      Case{"two_ends", test::two_ends()}, Case{"twice", test::applied_twice()},
+                      Case{"images_of_orders", test::images_of_orders()},
+                      Case{"orders_of_gradients", test::orders_of_gradients()},
+                      Case{"moved_tokens", test::moved_tokens()},
+                      Case{"sequences", test::sequences()}, Case{"two_ends", test::two_ends()},
+                      Case{"twice", test::applied_twice()},
                       Case{"gpt_tied", test::small_gpt({.dropout = 0.2})},
                       Case{"gpt_own_head", test::small_gpt({.tied = false, .relu = true})},
                       Case{"random_1", test::random_graph(1)},
@@ -110,6 +116,62 @@ TEST_F(GraphStages, TokensThatGoByAreInt64) {
   const auto modules = modules_of(graph, ranges_by_names(graph, {"b"}));
   EXPECT_THAT(modules[1]->inputs(),
               ElementsAre(Border{{4}, DType::int64}, Border{{4, 3}, DType::float32}));
+}
+
+/// Between two norms and a reader that wants rows, cut behind and before it.
+TEST_F(GraphStages, ActivationsHaveTheBitsOfTheModuleBesideEveryCut) {
+  for (const nn::Layer& layer :
+       {nn::relu6(), nn::gelu(), nn::tanh(), nn::sigmoid(), nn::leaky_relu(0.2), nn::elu(),
+        nn::selu(), nn::silu(), nn::hard_sigmoid(), nn::hard_swish(), nn::softplus(), nn::mish(),
+        nn::upsample2d(2), nn::dropout(0.3), nn::log_softmax(), nn::slice(1, 5), nn::max_pool2d(2),
+        nn::avg_pool2d(2)}) {
+    const auto input = nn::input({3, 7, 6});
+    const auto x = nn::batch_norm2d()(nn::conv2d(4, 3, {.padding = 1})(input));
+    const nn::Graph graph(input, nn::linear(2)(nn::group_norm(2)(layer(x))));
+    const Pass expected = pass_of_whole(graph);
+    for (const auto& stages : all_cuts(graph, 2)) {
+      SCOPED_TRACE(graph.nodes()[3].name + ", " + name_of_cut(graph, stages));
+      expect_same(pass_of_chain(graph, modules_of(graph, stages)), expected);
+    }
+  }
+}
+
+TEST_F(GraphStages, ALambdasGradientIsInTheOrderOfItsInput) {
+  const auto input = nn::input({3, 6, 6});
+  const auto turned = nn::lambda("turned", {6, 6, 4}, [](at::TensorList in) {
+    return in[0].permute({0, 2, 3, 1}).contiguous();
+  });
+  const auto x = nn::batch_norm2d()(nn::conv2d(4, 3, {.padding = 1})(input));
+  const nn::Graph graph(input, nn::linear(2)(turned(x)));
+  const Pass expected = pass_of_whole(graph);
+  for (const auto& stages : all_cuts(graph, 2)) {
+    SCOPED_TRACE(name_of_cut(graph, stages));
+    expect_same(pass_of_chain(graph, modules_of(graph, stages)), expected);
+  }
+}
+
+/// Which a lambda makes: of the dtype that it says.
+TEST_F(GraphStages, ValuesAtACutHaveTheDtypeThatLayersGiveThem) {
+  const auto input = nn::input({6});
+  const auto places = nn::lambda(
+      "places", {6}, [](at::TensorList in) { return in[0].argsort(int64_t{1}, false); },
+      DType::int64);
+  const auto words = nn::embedding(9, 3).named("words")(places.named("places")(input));
+  const auto sequence = nn::gru(2, {.sequences = true}).named("cell")(words);
+  const nn::Graph graph(input, nn::linear(2).named("head")(sequence));
+  const auto modules = modules_of(graph, ranges_by_names(graph, {"words", "cell"}));
+  EXPECT_THAT(modules[1]->inputs(), ElementsAre(Border{{6}, DType::int64}));
+  EXPECT_THAT(modules[2]->inputs(), ElementsAre(Border{{6, 3}, DType::float32}));
+  expect_same(pass_of_chain(graph, modules), pass_of_whole(graph));
+  EXPECT_THAT(modules_of(test::moved_tokens(), ranges_by_names(test::moved_tokens(), {"first"}))[1]
+                  ->inputs(),
+              ElementsAre(Border{{3, 2}, DType::int64}, Border{{4, 3}, DType::float32}));
+}
+
+TEST_F(GraphStages, LayersAreMeasuredOnValuesOfTheirDtype) {
+  const nn::Graph graph = test::moved_tokens();
+  const parallel::Cuts cuts(graph, std::vector<NodeRole>(graph.nodes().size()));
+  EXPECT_EQ(cuts.measured(2).size(), 4U);
 }
 
 TEST_F(GraphStages, TakesNoSampleToo) {

@@ -73,6 +73,41 @@ TEST(CrossReplicaOfProcesses, UnlikeTensorsAreNamedOnEachWorker) {
                              worker)));
 }
 
+RANK_PROGRAM(reduce_unlike) {
+  Strategy strategy = test::strategy_of("multi_worker", 2);
+  const auto values = [&](int64_t length) {
+    return strategy.run([&](ReplicaContext&) { return torch::ones({length}); });
+  };
+  const auto two = values(2), own = values(rank.rank == 1 ? 5 : 4);
+  rank.mark("alike " + text_of(batch_reduce_to(strategy, ReduceOp::sum, {{two}, {two}})[1]));
+  try {
+    batch_reduce_to(strategy, ReduceOp::sum, {{two}, {own}});
+  } catch (const Mismatch& error) {
+    rank.mark(std::string("unlike ") + error.what());
+  }
+  try {  // of which the lengths agree
+    batch_reduce_to(strategy, ReduceOp::sum,
+                    rank.rank == 1 ? std::vector<ReduceTo>{{two}, {values(4)}}
+                                   : std::vector<ReduceTo>{{values(4)}, {two}});
+  } catch (const Mismatch& error) {
+    rank.mark(std::string("swapped ") + error.what());
+  }
+}
+
+TEST(CrossReplicaOfProcesses, UnlikeValuesOfABatchAreNamedOnEachWorker) {
+  const auto out = test::run_workers(2, "reduce_unlike");
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "alike "),
+              ::testing::AllOf(::testing::SizeIs(2), ::testing::Each("2 2")));
+  for (const char* lines : {"unlike ", "swapped "})
+    EXPECT_THAT(test::lines_after(out.log, lines),
+                ::testing::AllOf(::testing::SizeIs(2),
+                                 ::testing::Each(::testing::StartsWith("batch_reduce_to"))))
+        << out.log;
+  EXPECT_THAT(out.log, ::testing::HasSubstr("worker 1 has value 2: Float [5]"));
+  EXPECT_THAT(out.log, ::testing::HasSubstr("worker 1 has value 1: Float [2]"));
+}
+
 // Worker 0 has 3 batches of 2, worker 1 one of 2 and one of 1: the others wait for nobody.
 RANK_PROGRAM(own_datasets) {
   Strategy strategy = test::strategy_of("multi_worker", 2);

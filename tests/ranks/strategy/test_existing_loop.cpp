@@ -8,6 +8,7 @@
 #include "tutti/base/host.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/sync/replicated/distributed_optimizer.h"
+#include "tutti/train/checkpointing/loop_checkpoint.h"
 
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"
@@ -172,6 +173,193 @@ TEST(ExistingLoop, SecondBackwardNamesTheParameter) {
   EXPECT_EQ(out.exit_code, 1);
   EXPECT_THAT(out.log, HasSubstr("ran twice before the update"));
   EXPECT_THAT(out.log, ::testing::AnyOf(HasSubstr("\"bias\""), HasSubstr("\"weight\"")));
+}
+
+// What a loop on one process would do with all of it: gradients of two passes of each rank, their
+// mean clipped by its norm, Adam.
+RANK_PROGRAM(accumulating_loop) {
+  Group world = tutti::join();
+  const std::string how = rank.arguments.at(0);
+  torch::manual_seed(100 + world.rank());
+  torch::nn::Linear model(6, 3);
+  torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.05));
+  broadcast_parameters(*model, world);
+  DistributedOptimizer optimizer(*model, adam, world);
+  torch::nn::Linear alone(6, 3);
+  {
+    const torch::NoGradGuard no_grad;
+    alone->weight.copy_(model->weight);
+    alone->bias.copy_(model->bias);
+  }
+  torch::optim::Adam plain(alone->parameters(), torch::optim::AdamOptions(0.05));
+  const auto loss = [](torch::nn::Linear& of, int pass) {
+    return of(torch::full({2, 6}, 0.5 + pass).add(torch::arange(6))).square().mean() / 2;
+  };
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const int first = 2 * world.rank();
+    {
+      const auto apart = optimizer.no_sync();
+      loss(model, first).backward();
+      if (how == "all") loss(model, first + 1).backward();
+    }
+    if (how == "last") loss(model, first + 1).backward();
+    optimizer.synchronize();
+    torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+    optimizer.step();
+
+    plain.zero_grad();
+    for (int pass = 0; pass < 2 * world.size(); ++pass)
+      (loss(alone, pass) / world.size()).backward();
+    torch::nn::utils::clip_grad_norm_(alone->parameters(), 1.0);
+    plain.step();
+  }
+  rank.mark(fmt::format("as one: {}", torch::allclose(model->weight, alone->weight, 0, 1e-5)));
+}
+
+TEST(ExistingLoop, AddsUpPassesBeforeItSendsAndLetsThemBeClipped) {
+  for (const std::string how : {"last", "all"}) {
+    const auto out = test::run_workers(2, "accumulating_loop", {how});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(test::lines_after(out.log, "as one: "), testing::ElementsAre("true", "true"));
+  }
+}
+
+template <class Work>
+std::string said_of(Work work) {
+  try {
+    work();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(ExistingLoop, ScopesThatDoNotFitAStepAreRefused) {
+  torch::nn::Linear model(4, 2);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(*model, sgd, Group());
+  const auto backward = [&] { model(torch::ones({1, 4})).sum().backward(); };
+  {
+    const auto apart = optimizer.no_sync();
+    backward();
+    EXPECT_THAT(said_of([&] { optimizer.step(); }), HasSubstr("inside of no_sync()"));
+    EXPECT_THAT(said_of([&] { optimizer.synchronize(); }), HasSubstr("inside of no_sync()"));
+    EXPECT_THAT(said_of([&] { (void)optimizer.no_sync(); }), HasSubstr("inside of no_sync()"));
+  }
+  backward();
+  EXPECT_THAT(said_of([&] { (void)optimizer.no_sync(); }), HasSubstr("after a backward()"));
+  optimizer.synchronize();
+  EXPECT_THAT(said_of([&] { (void)optimizer.no_sync(); }), HasSubstr("after synchronize()"));
+  EXPECT_THAT(said_of([&] { optimizer.synchronize(); }), HasSubstr("a second time"));
+  backward();
+  EXPECT_THAT(said_of([&] { optimizer.step(); }), HasSubstr("since synchronize()"));
+  EXPECT_THAT(said_of([&] { optimizer.synchronize(); }), HasSubstr("a second time"));
+}
+
+// Its gradients are not finite on rank 1 alone, but the mean is nowhere.
+RANK_PROGRAM(loop_that_leaves_out_a_step) {
+  Group world = tutti::join();
+  torch::manual_seed(5);
+  torch::nn::Linear model(4, 2);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(*model, sgd, world);
+  for (int step = 0; step < 3; ++step) {
+    const double x = 1 + step + world.rank();
+    {
+      const auto apart = optimizer.no_sync();
+      model(torch::full({1, 4}, step == 1 && world.rank() == 1 ? 1 / 0.0 : x)).sum().backward();
+    }
+    optimizer.synchronize();
+    if (model->weight.grad().isfinite().all().item<bool>()) optimizer.step();
+    optimizer.zero_grad();
+  }
+  // Means of 1 and 2, of 3 and 4.
+  torch::manual_seed(5);
+  const auto moved = torch::nn::Linear(4, 2)->weight.detach() - model->weight.detach();
+  rank.mark(
+      fmt::format("moved {:.3f} {:.3f}", moved.min().item<float>(), moved.max().item<float>()));
+}
+
+TEST(ExistingLoop, AStepThatIsLeftOutLeavesNothingToTheNext) {
+  const auto out = test::run_workers(2, "loop_that_leaves_out_a_step");
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "moved "),
+              testing::ElementsAre("0.500 0.500", "0.500 0.500"));
+}
+
+RANK_PROGRAM(loop_of_other_steps) {
+  Checkpoint checkpoint(tutti::join(), {});
+  checkpoint.after_step(1);
+  checkpoint.after_step(2 + rank.rank);
+}
+
+TEST(ExistingLoop, WorkersThatCountOtherStepsAreToldAll) {
+  const auto out = test::run_workers(2, "loop_of_other_steps", {}, {}, false);
+  EXPECT_NE(out.exit_code, 0);
+  for (int worker = 0; worker < 2; ++worker)
+    EXPECT_THAT(out.log, HasSubstr(fmt::format("[{}] error: loop: worker 0 calls after_step(2), "
+                                               "worker 1 after_step(3)",
+                                               worker)));
+}
+
+// Rank 1 has made other steps at another rate; afterwards both go on alike.
+RANK_PROGRAM(state_of_rank_1) {
+  Group world = tutti::join();
+  torch::nn::Linear model(4, 2);
+  torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.1));
+  const auto step = [&] {
+    adam.zero_grad();
+    model(torch::ones({1, 4}) * (1 + world.rank())).square().sum().backward();
+    adam.step();
+  };
+  for (int i = 0; i <= world.rank(); ++i) step();
+  if (world.rank() == 1) adam.param_groups()[0].options().set_lr(0.01);
+  broadcast_parameters(*model, world, 1);
+  if (rank.arguments.at(0) == "other") {
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    broadcast_optimizer_state(world.rank() == 0 ? static_cast<torch::optim::Optimizer&>(sgd) : adam,
+                              world, 1);
+  }
+  broadcast_optimizer_state(adam, world, 1);
+  const auto rows = torch::ones({1, 4});
+  for (int i = 0; i < 3; ++i) {
+    adam.zero_grad();
+    model(rows).square().sum().backward();
+    adam.step();
+  }
+  rank.mark("weights " + sha_of({model->weight.detach(), model->bias.detach()}));
+}
+
+struct Unsaved : torch::optim::SGD {
+  using SGD::SGD;
+  void save(torch::serialize::OutputArchive&) const override {
+    throw UsageError("it cannot be saved");
+  }
+};
+
+RANK_PROGRAM(state_that_is_not_saved) {
+  Group world = tutti::join();
+  torch::nn::Linear model(4, 2);
+  Unsaved optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  broadcast_optimizer_state(optimizer, world, 1);
+}
+
+TEST(ExistingLoop, StateOfTheOptimizerComesFromOneRank) {
+  const auto out = test::run_workers(2, "state_of_rank_1", {"same"});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  const auto weights = test::lines_after(out.log, "weights ");
+  ASSERT_EQ(weights.size(), 2u);
+  EXPECT_EQ(weights[0], weights[1]);
+  const auto other = test::run_workers(2, "state_of_rank_1", {"other"}, {}, false);
+  EXPECT_NE(other.exit_code, 0);
+  // Its own error on the rank that has it, and no limit passes on the other.
+  const auto unsaved = test::run_workers(2, "state_that_is_not_saved", {}, {}, false);
+  EXPECT_THAT(unsaved.log, testing::AllOf(HasSubstr("[1] error: it cannot be saved"),
+                                          HasSubstr("rank 1 could not save its optimizer")));
+  EXPECT_THAT(other.log,
+              HasSubstr("broadcast_optimizer_state: rank 0 has torch::optim::SGD with groups of 2 "
+                        "parameters, rank 1 has torch::optim::Adam with groups of 2 parameters"));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/launch/restarts.h"
+#include "tutti/train/checkpointing/loop_checkpoint.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/ranks/train/slow_disk.h"
@@ -312,6 +313,28 @@ TEST(CheckpointsOfWorkers, WhoIsAskedToEndWhileAllWaitForADiskSavesWithTheOthers
       << out.log;
   EXPECT_THAT(out.log, AllOf(HasSubstr("saved step-000000000007"), Not(HasSubstr("not written"))));
   EXPECT_THAT(names_in(folder), ElementsAre("step-000000000003", "step-000000000007"));
+}
+
+// The last save of a loop gives way to what is saved after the next step, which never comes.
+RANK_PROGRAM(loop_is_asked_in_its_last_save) {
+  torch::nn::Linear model(2, 2);
+  Checkpoint checkpoint({.folder = rank.arguments[0], .every_steps = 1});
+  checkpoint.add("model", *model);
+  checkpoint.restore();  // the folder is taken
+  test::hold_disk();
+  checkpoint.save(1);
+  std::raise(SIGTERM);
+  checkpoint.save(2);
+  rank.mark("saves came back");
+  test::release_disk();
+  rank.mark(fmt::format("lost: \"{}\"", checkpoint.end()));
+}
+
+TEST(CheckpointsOfWorkers, TheEndOfALoopSavesWhatGaveWay) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(1, "loop_is_asked_in_its_last_save", {folder.path()});
+  EXPECT_THAT(out.log, AllOf(HasSubstr("saves came back"), HasSubstr("lost: \"\""))) << out.log;
+  EXPECT_THAT(names_in(folder), ElementsAre("step-000000000001", "step-000000000002"));
 }
 
 // Arguments: folder, grace in ms. Both stay in step 5 until the launcher, which worker 0 asks to

@@ -16,6 +16,7 @@
 
 #include "tutti/cluster/join/join.h"
 #include "tutti/comm/engine/debug_mode.h"
+#include "tutti/sync/replicated/whole_rules.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/support/expect.h"
@@ -60,6 +61,9 @@ std::string reductions_story(const std::string& kind, int replicas, const std::s
     options.compression = {.kind = how, .ratio = 0.3, .min_elements = 1};
     story += weights_of(options, adam) + " ";
   }
+  for (const OptimizerChoice& whole :
+       {OptimizerChoice(optim::muon({.learning_rate = 0.02})), OptimizerChoice(optim::adafactor())})
+    story += weights_of(base, whole) + " ";
   return story + weights_of(base, torch_sgd());
 }
 

@@ -1,8 +1,15 @@
 // Uneven inputs with replicas in several processes: what the parts in turn give, for every case.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/error.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/strategy/input/torch_data.h"
+#include "tutti/train/model/weight_average.h"
+
 #include "tests/support/run_workers.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/uneven.h"
 
 namespace tutti {
@@ -102,6 +109,193 @@ TEST(UnevenWorkers, DivideByWhatCountsOnAllOfThem) {
   const auto expected = story_of_what_counts(uneven_strategy("one_device", 3));
   EXPECT_THAT(test::lines_after(out.log, "counts: "),
               testing::AllOf(testing::SizeIs(3), testing::Each(expected)));
+}
+
+// ---- what fit() is given beside data: a step, an average, tensors, a part of a file ----
+
+// 23 samples in batches of 4: replicas have unequal parts, and none of the last.
+std::string story_of_extras(const Strategy& strategy, const std::string& folder) {
+  const test::NumberedSamples samples(23);
+  Model model(strategy, [] { return test::FeaturesNet(); });
+  const auto step = [](const StepData& data) -> StepOutcome {
+    const at::Tensor y = data.forward(data.inputs)[0];
+    return {.losses = torch::cross_entropy_loss(y, data.targets[0], {}, at::Reduction::None) +
+                      0.1 * y.square().mean(1),
+            .outputs = {y}};
+  };
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.05}),
+                 .metrics = {metrics::accuracy()},
+                 .train_step = step,
+                 .test_step = step});
+  const auto average =
+      std::make_shared<WeightAverage>(model, WeightAverageOptions{.momentum = 0.5});
+  const History history = model.fit(
+      samples.plain().shuffle().batch(4),
+      {.epochs = 2, .validation = samples.plain().batch(5), .callbacks = {average}, .verbose = 0});
+  std::string story = fmt::format("{:.10f} {:.10f} {} ", history.last("train_loss"),
+                                  history.last("val_loss"), model.weights_sha256());
+  const std::string file = folder + "/averaged.safetensors";
+  {
+    const auto averaged = average->use();
+    story += model.weights_sha256() + " ";
+    model.save(file);
+  }
+  const LoadReport report = model.load(file, {.skip = {"*.bias"}});
+  return story + fmt::format("{} {}", report.to_string(), model.weights_sha256());
+}
+
+struct NormedNetImpl : torch::nn::Module {
+  NormedNetImpl() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(5));
+    last = register_module("last", torch::nn::Linear(5, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(norm(x)); }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(NormedNet);
+
+// Statistics of a batch norm that load() leaves out are each replica's own, as those of fit() are.
+std::string story_of_own_statistics(const Strategy& strategy, const std::string& folder) {
+  Model model(strategy, [] { return NormedNet(); });
+  const std::string file = folder + "/normed.safetensors";
+  model.save(file);
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.05}),
+                 .loss = losses::sparse_categorical_crossentropy()});
+  const auto data = test::NumberedSamples(24).plain().batch(8);
+  model.fit(data, {.verbose = 0});
+  model.load(file, {.skip = {"norm.running_*"}});
+  const std::string loaded = model.weights_sha256();
+  model.fit(data, {.verbose = 0});
+  return loaded + " " + model.weights_sha256();
+}
+
+std::string all_extras(const Strategy& strategy, const std::string& folder) {
+  return story_of_extras(strategy, folder) + " " + story_of_own_statistics(strategy, folder);
+}
+
+RANK_PROGRAM(tell_of_extras) {
+  const Strategy strategy = uneven_strategy("multi_worker", std::stoi(rank.arguments[0]));
+  rank.mark("extras: " + all_extras(strategy, rank.arguments[1]));
+  Model model(strategy, [] { return test::FeaturesNet(); });
+  try {
+    model.load(rank.arguments[1] + "/averaged.safetensors",
+               {.skip = {strategy.world().chief ? "*.bias" : "*.weight"}});
+  } catch (const Mismatch& error) {
+    rank.mark(std::string("refused: ") + error.what());
+  }
+}
+
+TEST(UnevenWorkers, StepsAveragesAndPartsOfFilesAreThoseOfThePartsInTurn) {
+  const test::TempFolder folder;
+  for (const auto& [workers, replicas] : {std::pair{2, 2}, std::pair{3, 3}, std::pair{2, 4}}) {
+    const auto out =
+        test::run_workers(workers, "tell_of_extras", {std::to_string(replicas), folder.path()});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    const auto expected = all_extras(uneven_strategy("one_device", replicas), folder.path());
+    EXPECT_THAT(test::lines_after(out.log, "extras: "),
+                testing::AllOf(testing::SizeIs(workers), testing::Each(expected)));
+    EXPECT_THAT(test::lines_after(out.log, "refused: "), testing::SizeIs(workers)) << out.log;
+  }
+}
+
+// An error that is one worker's: in a callback of the validation.
+std::string story_of_a_failed_validation(const Strategy& strategy, bool first) {
+  const test::NumberedSamples samples(23);
+  Model model(strategy, [] { return test::FeaturesNet(); });
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.05}),
+                 .loss = losses::sparse_categorical_crossentropy()});
+  const auto average =
+      std::make_shared<WeightAverage>(model, WeightAverageOptions{.momentum = 0.5});
+  const auto fails = callbacks::lambda(
+      "fails", {.on_test_begin =
+                    [first](const PassFacts&) {
+                      if (first) throw Error("broken here");
+                    },
+                .on_test_step_end = [](const PassFacts&) { throw Error("broken here"); }});
+  std::string story;
+  try {
+    model.fit(samples.plain().batch(4),
+              {.epochs = 2,
+               .validation = samples.plain().batch(5),
+               .callbacks = first ? Callbacks{fails, average} : Callbacks{average, fails},
+               .verbose = 0});
+  } catch (const Error& error) {
+    story = std::string(error.what()).find("broken here") != std::string::npos ? "own " : "other ";
+  }
+  story += model.weights_sha256();
+  const auto averaged = average->use();
+  return story + " " + model.weights_sha256();
+}
+
+RANK_PROGRAM(fail_in_a_validation) {
+  const Strategy strategy = uneven_strategy("multi_worker", 2);
+  for (const bool first : {true, false})
+    rank.mark("failed: " + story_of_a_failed_validation(strategy, first));
+}
+
+TEST(UnevenWorkers, AllHaveTheirWeightsAgainWhereACallbackOfTheChiefFails) {
+  const auto out = test::run_workers(2, "fail_in_a_validation");
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  const Strategy in_turn = uneven_strategy("one_device", 2);
+  std::vector<std::string> expected;
+  for (const bool first : {true, false}) {
+    const std::string own = story_of_a_failed_validation(in_turn, first);
+    ASSERT_TRUE(own.starts_with("own ")) << own;
+    expected.push_back(own);
+    expected.push_back("other " + own.substr(4));
+  }
+  EXPECT_THAT(test::lines_after(out.log, "failed: "), testing::UnorderedElementsAreArray(expected))
+      << out.log;
+}
+
+RANK_PROGRAM(sample_by_rank) {
+  Group world = tutti::join();
+  data::BatchSampler sampler(world, 34, 9, {.seed = 5});
+  std::string rows;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    sampler.reset();
+    while (const auto own = sampler.next(1)) rows += fmt::format("{} | ", fmt::join(*own, " "));
+  }
+  rank.mark(fmt::format("rows: {} {}", world.rank(), rows));
+  data::require_unlike_batches(world, torch::full({2}, world.rank()));
+  try {
+    data::require_unlike_batches(world, torch::ones({2}));
+  } catch (const UsageError& error) {
+    rank.mark(std::string("alike: ") + error.what());
+  }
+  try {
+    data::BatchSampler(world, 34 + world.rank(), 9);
+  } catch (const Mismatch& error) {
+    rank.mark(std::string("unlike: ") + error.what());
+  }
+}
+
+TEST(BatchSamplerOfProcesses, GivesEachRankItsOwnAndNamesWhoWasGivenOthers) {
+  const auto out = test::run_workers(3, "sample_by_rank");
+  EXPECT_EQ(out.exit_code, 0);
+  const data::RankBatches batches(34, 9, 3, {.seed = 5});
+  std::vector<std::string> expected;
+  for (int rank = 0; rank < 3; ++rank) {
+    std::string rows;
+    for (const int64_t epoch : {0, 1}) {
+      const data::Epoch order = batches.epoch(epoch);
+      for (int64_t step = 0; step < batches.num_batches(); ++step)
+        rows += fmt::format("{} | ", fmt::join(batches.rows(order, step, rank), " "));
+    }
+    expected.push_back(fmt::format("{} {}", rank, rows));
+  }
+  EXPECT_THAT(test::lines_after(out.log, "rows: "), testing::UnorderedElementsAreArray(expected))
+      << out.log;
+  EXPECT_THAT(
+      test::lines_after(out.log, "alike: "),
+      testing::AllOf(testing::SizeIs(3),
+                     testing::Each(testing::HasSubstr("ranks 0 and 1 have the same batch"))));
+  EXPECT_THAT(
+      test::lines_after(out.log, "unlike: "),
+      testing::AllOf(testing::SizeIs(3),
+                     testing::Each(testing::StartsWith(
+                         "BatchSampler: rank 0 has \"samples: 34\", rank 1 has \"samples: 35\""))));
 }
 
 }  // namespace

@@ -154,17 +154,101 @@ RANK_PROGRAM(callbacks_decide) {
   }
 }
 
+// Callbacks on every worker: all see each step; what they decide elsewhere does nothing.
+RANK_PROGRAM(callbacks_everywhere) {
+  Model model = make_model(seeded("multi_worker", 2));
+  const bool chief = model.strategy().world().chief;
+  int64_t steps = 0, begun = 0, tested = 0, predicted = 0;
+  const auto everywhere =
+      callbacks::lambda("counts", {.on_step_begin = [&](Training&) { ++begun; },
+                                   .on_step_end =
+                                       [&](Training& t) {
+                                         ++steps;
+                                         if (t.step() == 4 && !chief) t.stop("worker 1 alone");
+                                       },
+                                   .on_test_step_end = [&](const PassFacts&) { ++tested; },
+                                   .on_predict_step_end = [&](const PassFacts&) { ++predicted; },
+                                   .on_every_worker = true});
+  model.fit(images(27),
+            {.epochs = 2, .validation = images(9), .callbacks = {everywhere}, .verbose = 0});
+  model.predict(images(9), {everywhere});
+  rank.mark(fmt::format("saw {} {} {} {}", begun, steps, tested, predicted));
+  const auto fails = callbacks::lambda("mine", {.on_test_end =
+                                                    [&](const PassFacts&) {
+                                                      if (!chief) throw Error("no disk");
+                                                    },
+                                                .on_every_worker = true});
+  try {
+    model.evaluate(images(9), {}, 0, {fails});
+  } catch (const Error& error) {
+    rank.mark(std::string("failed: ") + error.what());
+  }
+  const auto step = callbacks::lambda("mine", {.on_step_end =
+                                                   [&](Training&) {
+                                                     if (!chief) throw Error("no disk");
+                                                   },
+                                               .on_every_worker = true});
+  try {
+    model.fit(images(27), {.callbacks = {step}, .verbose = 0});
+  } catch (const Error& error) {
+    rank.mark(std::string("failed: ") + error.what());
+  }
+}
+
+TEST(ModelWorkers, RunCallbacksThatAskForItOnAll) {
+  const auto out = test::run_workers(2, "callbacks_everywhere", {});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "saw "),
+              ::testing::AllOf(SizeIs(2), ::testing::Each("6 6 2 1")));
+  EXPECT_THAT(
+      test::lines_after(out.log, "failed: "),
+      ::testing::UnorderedElementsAre(::testing::EndsWith("batch 1 of 1, callback mine: no disk"),
+                                      HasSubstr("failed on another worker"),
+                                      HasSubstr("step 1 of 3, callback mine: no disk"),
+                                      HasSubstr("a callback failed on another worker")));
+}
+
+// Counts steps, those before a checkpoint too.
+class Counts final : public Callback {
+ public:
+  std::string_view name() const override { return "counts"; }
+  bool on_every_worker() const override { return true; }
+  void on_step_end(Training&) override { ++steps; }
+  std::string state() const override { return std::to_string(steps); }
+  void restore(const std::string& state) override { steps = std::stoll(state); }
+  int64_t steps = 0;
+};
+
+RANK_PROGRAM(count_on_every_worker) {
+  for (const int epochs : {1, 2}) {
+    Model model = make_model(seeded("multi_worker", 2));
+    const auto counts = std::make_shared<Counts>();
+    model.fit(images(27), {.epochs = epochs,
+                           .callbacks = {counts},
+                           .verbose = 0,
+                           .checkpoints = {.folder = rank.arguments[0], .resume = epochs == 2}});
+    rank.mark(fmt::format("counted {}", counts->steps));
+  }
+}
+
+TEST(ModelWorkers, GiveEachOfThemTheStateOfACallbackThatRunsOnAll) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "count_on_every_worker", {folder.path()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "counted "),
+              ::testing::UnorderedElementsAre("3", "3", "6", "6"));
+}
+
 TEST(ModelWorkers, DoWhatTheChiefsCallbacksDecide) {
   const auto out = test::run_workers(2, "callbacks_decide", {});
   ASSERT_EQ(out.exit_code, 0) << out.log;
   EXPECT_THAT(test::lines_after(out.log, "stopped after "),
               ::testing::AllOf(SizeIs(2), ::testing::Each("4 at 0.5")));
-  EXPECT_THAT(
-      test::lines_after(out.log, "failed: "),
-      ::testing::UnorderedElementsAre(::testing::EndsWith(" steps, callback mine: no disk"),
-                                      HasSubstr("step 2 of 3, callback mine: no disk"),
-                                      HasSubstr("a callback failed on the chief's worker"),
-                                      HasSubstr("a callback failed on the chief's worker")));
+  EXPECT_THAT(test::lines_after(out.log, "failed: "),
+              ::testing::UnorderedElementsAre(::testing::EndsWith(" steps, callback mine: no disk"),
+                                              HasSubstr("step 2 of 3, callback mine: no disk"),
+                                              HasSubstr("a callback failed on another worker"),
+                                              HasSubstr("a callback failed on another worker")));
 }
 
 TEST(ModelWorkers, GoOnFromACheckpointToTheBestWeights) {

@@ -81,8 +81,8 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
     EXPECT_FALSE(names.empty()) << scope;
     for (const std::string& name : names) options.insert(scope + "::" + name);
   };
-  add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
-  add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
+  add("FitOptions", fields_of("train/model/fit_options.h", "FitOptions"));
+  add("CompileOptions", fields_of("train/model/compile_options.h", "CompileOptions"));
   add("Measures", fields_of("strategy/choice/measures.h", "Measures"));
   add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
   add("ModelLayout", fields_of("parallel/model/model_layout.h", "ModelLayout"));
@@ -283,6 +283,11 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
       {flags(&TrainFlags::metrics, "auk"), {"--metrics: ", "unknown metric"}},
       {flags(&TrainFlags::metrics, "f1,r2_score"), {"--metrics r2_score: ", "classes"}},
       {flags(&TrainFlags::metrics, "f1,f1"), {"f1 is given twice"}},
+      {flags(&TrainFlags::metrics, "f_beta_2,f_beta_2.0"), {"--metrics: ", "\"f_beta_2\""}},
+      {flags(&TrainFlags::metrics, "binary_iou"),
+       {"--metrics binary_iou: ", "label", "weighted_iou"}},
+      {flags(&TrainFlags::metrics, "confusion_matrix"), {"--metrics confusion_matrix: "}},
+      {flags(&TrainFlags::metrics, "micro_top_5_accuracy"), {"unknown metric"}},
       {flags(&TrainFlags::loss_scaling, "growth=1"), {"--loss-scaling: ", "growth"}},
       {flags(&TrainFlags::class_weight, "aple=2"), {"--class-weight: ", "mean \"apple\"?"}},
       {flags(&TrainFlags::class_weight, "apple=-2"), {"--class-weight: ", "apple = -2"}},
@@ -290,6 +295,13 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
       {optimizer({.options = "beta1=2"}), {"--optimizer-options: ", "beta1 = 2"}},
       {optimizer({.name = "ftrl", .weight_decay = 1}), {"--weight-decay 1", "ftrl has none"}},
       {optimizer({.clip = {.value = 1, .norm = 1}}), {"--clip-value", "give one of them"}},
+      {optimizer({.name = "muon", .clip = {.norm = 1}}), {"--clip-norm: ", "muon has no clipping"}},
+      {optimizer({.name = "muon", .groups = {"*.bias:weight_decay=0"}}),
+       {"--parameter-group: ", "muon has no"}},
+      {optimizer({.name = "muon", .options = "stepz=4"}),
+       {"--optimizer-options: ", "did you mean \"steps\"?"}},
+      {optimizer({.name = "muon", .options = "steps=0"}), {"--optimizer-options: ", "1 to 99"}},
+      {optimizer({.name = "adafactor", .options = "clip=0.5"}), {"--optimizer-options: ", "clip"}},
       {optimizer({.groups = {"*.bias"}}), {"--parameter-group: ", "PATTERN:FIELD=VALUE"}},
   };
   for (const auto& c : cases) {
@@ -326,6 +338,34 @@ TEST(TrainFlags, MetricsThatAreThereAnywayMayBeNamed) {
   EXPECT_EQ(names(number), (Names{"mean_absolute_error"}));
 }
 
+// Those that docs/guide/command_line.md names.
+TEST(TrainFlags, EveryMetricOfThePageMayBeNamed) {
+  Names all{"top_3_accuracy", "map_at_12", "perplexity"};
+  for (const char* average : {"", "micro_", "weighted_"})
+    for (const char* what : {"precision", "recall", "f1", "f_beta_0.5", "f_beta_2", "iou", "auc",
+                             "pr_auc", "average_precision"})
+      all.push_back(std::string(average) + what);
+  TrainFlags flags;
+  for (const std::string& name : all) {
+    flags.metrics = name;
+    const auto metrics = metrics_from(flags);
+    ASSERT_EQ(metrics.size(), 2U) << name;
+    EXPECT_EQ(metrics[1].name(), name);
+  }
+  // And all that are known of classes, of which the help says these.
+  EXPECT_THAT(metric_words(), testing::IsSupersetOf({"micro_iou", "weighted_pr_auc", "map_at_3"}));
+  EXPECT_THAT(metric_words(), testing::Not(testing::Contains("binary_accuracy")));
+}
+
+TEST(TrainFlags, AmsgradIsAnOptionOfTheOptimizer) {
+  for (const char* name : {"adam", "adamw"}) {
+    OptimizerFlags flags{.name = name, .options = "amsgrad=true"};
+    EXPECT_EQ(recipe_from(flags).rule().num_states(), 3) << name;
+    flags.options = "amsgrad=false";
+    EXPECT_EQ(recipe_from(flags).rule().num_states(), 2) << name;
+  }
+}
+
 // What was typed, as the command reads it.
 TrainFlags typed(Names words) {
   Command command;
@@ -346,6 +386,12 @@ TEST(TrainFlags, WhatDoesNotGoTogetherIsRefused) {
   const std::string servers = "--strategy parameter_server ";
   const std::string cases[][2] = {
       {"--engine nccl", "--engine nccl under one_device: "},
+      {"--communication auto", "--communication auto under one_device: "},
+      {"--strategy mirrored --communication tcp", "--communication tcp under mirrored: "},
+      {"--strategy multi_worker --communication nccl", "--communication nccl under multi_worker: "},
+      {"--strategy multi_worker --communication ring --sum-order fixed",
+       "--communication ring with --sum-order fixed: "},
+      {"--strategy multi_worker --communication ring --compression bf16", "--communication ring: "},
       {"--sum-order fixed", "--sum-order fixed under one_device: "},
       {"--deterministic", "--deterministic under one_device: "},
       {"--step-graph", "--step-graph under one_device: "},

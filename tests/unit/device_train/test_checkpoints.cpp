@@ -34,6 +34,35 @@ TEST_F(CheckpointsOnDevices, ATrainingThatWasCutOffHasTheBitsOfOneThatWasNot) {
   }
 }
 
+// The largest second moments come with the checkpoint.
+TEST_F(CheckpointsOnDevices, OfAmsgradGoOnWithWhatWasLargest) {
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    const auto compiled = [&place](bool amsgrad) {
+      Model model = model_at(place);
+      CompileOptions options = adam_and_accuracy();
+      options.optimizer = optim::adam({.learning_rate = 0.01, .beta2 = 0.5, .amsgrad = amsgrad});
+      model.compile(options);
+      return model;
+    };
+    test::in_all_orders(1, [&] {
+      Model straight = compiled(true), plain = compiled(false);
+      const Trained expected = trained_of(straight, straight.fit(samples(), three_epochs()));
+      EXPECT_NE(trained_of(plain, plain.fit(samples(), three_epochs())), expected);
+      const test::TempFolder folder;
+      FitOptions options = three_epochs({.folder = folder / "checkpoints", .every_steps = 3});
+      options.callbacks = cut_after(7);
+      Model cut = compiled(true);
+      EXPECT_THROW(cut.fit(samples(), options), Cut);
+      Model resumed = compiled(true);
+      const History history = resumed.fit(
+          samples(),
+          three_epochs({.folder = folder / "checkpoints", .every_steps = 3, .resume = true}));
+      EXPECT_EQ(trained_of(resumed, history), expected);
+    });
+  }
+}
+
 // Dropout of LibTorch draws from generators of the devices.
 TEST_F(CheckpointsOnDevices, GoOnWithTheSameRandomNumbers) {
   for (const DevicePlace& place : device_places()) {

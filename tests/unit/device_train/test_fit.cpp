@@ -4,10 +4,14 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <memory>
+#include <string>
 
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/weight_average.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/two_outputs.h"
 #include "tests/unit/device_train/device_model.h"
 
 namespace tutti {
@@ -30,6 +34,45 @@ TEST_F(FitOnDevices, HasTheBitsOfReplicasThatTakeTurnsOnOneInAllOrders) {
     if (place.replicas != 2) continue;
     SCOPED_TRACE(words_of(place));
     test::in_all_orders(4, [&] { EXPECT_EQ(trained_at(place), expected); });
+  }
+}
+
+// A step of one's own, the average of the weights, and weights of classes of two outputs.
+std::string extras_at(const DevicePlace& place) {
+  Model model(strategy_at(place), [] { return graph_with_state(); });
+  const auto step = [](const StepData& data) -> StepOutcome {
+    const at::Tensor y = data.forward(data.inputs)[0];
+    return {.losses = torch::cross_entropy_loss(y, data.targets[0], {}, at::Reduction::None) +
+                      0.1 * y.square().mean(1),
+            .outputs = {y}};
+  };
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
+                 .metrics = {metrics::accuracy()},
+                 .train_step = step,
+                 .test_step = step});
+  const auto average = std::make_shared<WeightAverage>(model);
+  FitOptions options = three_epochs();
+  options.callbacks = {average};
+  const Trained trained = trained_of(model, model.fit(samples(), options));
+  std::string words = trained.sha256;
+  for (const auto& column : trained.columns)
+    for (const double value : column) words += fmt::format(" {}", value);
+  const auto averaged = average->use();
+  words += " " + model.weights_sha256();
+  Model two(strategy_at(place), test::two_outputs);
+  two.compile(
+      {.optimizer = optim::sgd({.learning_rate = 0.05}), .outputs = test::kind_and_height()});
+  const History history = two.fit(test::places(20).batch(8),
+                                  {.verbose = 0, .class_weights = {{"kind", {{0, 0.5}, {2, 3}}}}});
+  return words + fmt::format(" {} {}", history.last("kind_loss"), two.weights_sha256());
+}
+
+TEST_F(FitOnDevices, StepsOfOnesOwnAndAveragesHaveTheBitsOfTurnsInAllOrders) {
+  const std::string expected = extras_at({"one_device", 2, "cuda:0"});
+  for (const DevicePlace& place : device_places()) {
+    if (place.replicas != 2) continue;
+    SCOPED_TRACE(words_of(place));
+    test::in_all_orders(4, [&] { EXPECT_EQ(extras_at(place), expected); });
   }
 }
 

@@ -20,7 +20,7 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 const fs::path kGpt2 = "tests/tables/gpt2";
 
@@ -32,9 +32,9 @@ std::shared_ptr<nn::GraphModule> loaded_gpt2(const fs::path& folder) {
 
 /// The largest difference to what transformers has said.
 double gpt2_error(nn::GraphModule& module, const fs::path& folder) {
-  const Json answers = Json::parse(std::ifstream(folder / "answers.json"));
+  const PlainJson answers = PlainJson::parse(std::ifstream(folder / "answers.json"));
   std::vector<at::Tensor> rows;
-  for (const Json& row : answers.at("tokens"))
+  for (const PlainJson& row : answers.at("tokens"))
     rows.push_back(torch::tensor(row.get<std::vector<int64_t>>(), torch::kLong));
   const torch::NoGradGuard no_grad;
   const auto got = module.forward(torch::stack(rows));

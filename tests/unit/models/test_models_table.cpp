@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-using Json = nlohmann::json;
+using Rows = nlohmann::json;
 using Shapes = std::map<std::string, nn::Shape>;
 
 /// With the sizes of the paper.
@@ -43,7 +43,7 @@ nn::Graph thin(const std::string& name, const nn::Shape& input) {
   return models::model_by_name(name, {.classes = 5, .input = input, .width = 0.125});
 }
 
-Shapes shapes_of(const Json& rows) {
+Shapes shapes_of(const Rows& rows) {
   Shapes shapes;
   for (const auto& row : rows) shapes.emplace(row[0], row[1].get<nn::Shape>());
   return shapes;
@@ -85,7 +85,7 @@ at::Tensor filled(const at::Tensor& tensor, const std::string& name, int64_t num
 }
 
 struct Row {
-  Json json;
+  Rows json;
   std::string name() const { return json.at("name"); }
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
@@ -93,7 +93,7 @@ void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
 class AgainstTorchvision : public ::testing::TestWithParam<Row> {};
 
 TEST_P(AgainstTorchvision, NamesShapesAndCountsAreEqual) {
-  const Json& row = GetParam().json;
+  const Rows& row = GetParam().json;
   const nn::Graph graph = whole(row.at("name"));
   EXPECT_EQ(graph.num_parameters(), row.at("count").get<int64_t>());
   EXPECT_EQ(shapes_of(graph, true), shapes_of(row.at("parameters")));
@@ -101,7 +101,7 @@ TEST_P(AgainstTorchvision, NamesShapesAndCountsAreEqual) {
 }
 
 TEST_P(AgainstTorchvision, EqualWeightsGiveEqualLogits) {
-  const Json& row = GetParam().json;
+  const Rows& row = GetParam().json;
   if (!row.contains("logits")) return;  // another row of the same layers has them
   const auto input = row.at("input").get<nn::Shape>();
   const auto graph = thin(row.at("name"), input);
@@ -128,7 +128,7 @@ TEST_P(AgainstTorchvision, EqualWeightsGiveEqualLogits) {
 std::vector<Row> rows() {
   std::ifstream file("tests/tables/models.json");
   std::vector<Row> all;
-  for (auto& row : Json::parse(file)) all.push_back({std::move(row)});
+  for (auto& row : Rows::parse(file)) all.push_back({std::move(row)});
   return all;
 }
 

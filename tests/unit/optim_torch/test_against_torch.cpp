@@ -52,6 +52,10 @@ std::vector<Case> all_cases() {
       {"adamw", adamw(), maker<AdamW>(torch::optim::AdamWOptions(1e-3))},
       {"adamw decay", adamw({.learning_rate = 0.01, .weight_decay = 0.1}),
        maker<AdamW>(torch::optim::AdamWOptions(0.01).weight_decay(0.1))},
+      {"adam amsgrad", adam({.beta2 = 0.9, .weight_decay = 0.02, .amsgrad = true}),
+       maker<Adam>(torch_adam(1e-3).betas({0.9, 0.9}).weight_decay(0.02).amsgrad(true))},
+      {"adamw amsgrad", adamw({.learning_rate = 0.01, .beta2 = 0.9, .amsgrad = true}),
+       maker<AdamW>(torch::optim::AdamWOptions(0.01).betas({0.9, 0.9}).amsgrad(true))},
       {"adagrad", adagrad(), maker<Adagrad>(torch::optim::AdagradOptions(0.01))},
       {"adagrad decay",
        adagrad({.learning_rate = 0.1, .initial_accumulator = 0.1, .weight_decay = 0.05}),
@@ -75,7 +79,8 @@ TEST_P(AgainstTorch, HundredStepsAgree) {
     const bool unread = std::holds_alternative<SgdOptions>(c.rule.options());
     const double filled = unread || c.rule.num_states() == 0 ? 7.0 : c.rule.state_start(0);
     auto m = torch::full_like(ours, filled), v = torch::full_like(ours, filled);
-    std::vector<void*> states = {m.data_ptr(), v.data_ptr()};
+    auto w = torch::full_like(ours, filled);
+    std::vector<void*> states = {m.data_ptr(), v.data_ptr(), w.data_ptr()};
     states.resize(static_cast<size_t>(c.rule.num_states()));
     StepScalars scalars;
     for (int step = 0; step < 100; ++step) {

@@ -1,19 +1,25 @@
 """The checks of tools/lint find what is planted in a small tree, and nothing in a clean one."""
 
+import contextlib
+import io
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPOSITORY / "tools" / "lint"))
 
+import bands  # noqa: E402
 import budgets  # noqa: E402
 import database  # noqa: E402
 import documents  # noqa: E402
 import environment  # noqa: E402
 import floors  # noqa: E402
+import peers  # noqa: E402
 import words  # noqa: E402
 from common import AllowList, Tree, blank, finding  # noqa: E402
 
@@ -249,6 +255,43 @@ class EnvironmentTest(LintTest):
         self.assertIn("OLD is listed", found[1])
 
 
+class PeersTest(LintTest):
+    CALLS = {"from_p.md": {"versions": ["p 1"], "places": {"p.d": ["put", "get"], "p.d.f()": ["x"]}}}
+    HEADER = "namespace tutti::way {\n/// put_all(\nstruct Box {\n  int count = 0;\n  void put(int);\n};\nvoid take(Box);\n}\n"
+    PAGE = (
+        "Words.\n\n| `p.d` | tutti, or why not |\n|---|---|\n"
+        "| `put`, `get` | `tutti::way::Box::put(1)`, `tutti::way::Box::count` |\n"
+        "\n| `p.d.f()` | tutti, or why not |\n|---|---|\n| `x` | nothing to choose |\n"
+    )
+
+    def found(self, page):
+        tree = self.tree(
+            from_p_md=page,
+            tutti__way_h=self.HEADER,
+            tests__tables__peer_calls_json=json.dumps(self.CALLS),
+        )
+        return [text.split(": ", 2)[2] for text in peers.check(tree)]
+
+    def test_a_complete_page_is_fine(self):
+        self.assertEqual(self.found(self.PAGE), [])
+
+    def test_what_is_wrong_is_named(self):
+        for old, new, says in (
+            ("`put`, `get`", "`put`", ["no row for get of p.d"]),
+            ("`x`", "`x`, `y`", ["p.d.f() has no y"]),
+            ("`put`, `get`", "`put`, `get`, `put`", ["put of p.d has two rows"]),
+            ("`x`", "x", ["names no call: x", "no row for x of p.d.f()"]),
+            ("nothing to choose", "", ["`x`: say what is ours, or why not"]),
+            ("Box::put", "Box::put_all", ["no public header has tutti::way::Box::put_all"]),
+            ("Box::put", "Box::take", ["no public header has tutti::way::Box::take"]),
+            ("way::Box::put", "other::Box::put", ["no public header has tutti::other::Box::put"]),
+            ("`p.d.f()`", "`p.d.g()`", ["tests/tables/peer_calls.json has no place `p.d.g()`"]
+             + ["no row for x of p.d.f()"]),
+        ):
+            with self.subTest(new):
+                self.assertEqual(self.found(self.PAGE.replace(old, new, 1)), says)
+
+
 class DocumentsTest(LintTest):
     PAGE = """# t
 ```cpp
@@ -322,6 +365,82 @@ int main() {}
         self.assertEqual(wrong, [])
         self.assertEqual([program for _, program in left_out], ["no_such_launcher"])
 
+    BANDS = """```console run bands figures
+$ echo loss 0.5, steps 1,200; echo loss 0.25
+loss 0.4, steps 1,200
+loss 0.2
+```
+<!-- bands
+B1: 1000 .. 1300, not 2400 (if steps counted twice)
+A1 / A2: 1.9 .. 2.1, not 1
+-->
+"""
+
+    def run_with_bands(self, text):
+        tree = self.tree(docs__questions_md=text)
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = documents.run_sessions(tree, tree.root, ["docs/questions.md"])
+        return documents.check_bands(tree), found
+
+    def test_output_lies_in_bands(self):
+        self.assertEqual(self.run_with_bands(self.BANDS), ([], []))
+
+    def test_a_run_that_leaves_its_bands_is_found(self):
+        page, run = self.run_with_bands(self.BANDS.replace("loss 0.25", "loss 0.5"))
+        self.assertEqual(page, [])
+        self.assertIn("A1 / A2: 1.9 .. 2.1, not 1`: it is 1", run[0])
+
+    def test_so_is_a_page(self):
+        page, run = self.run_with_bands(self.BANDS.replace("\nloss 0.4", "\nloss 0.3"))
+        self.assertIn("A1 / A2: 1.9 .. 2.1, not 1`: it is 1.5", page[0])
+        self.assertEqual(run, [])
+
+    def test_so_is_one_that_takes_long(self):
+        with unittest.mock.patch.object(documents, "BANDS_CPU_S", 1e-6):
+            page, run = self.run_with_bands(self.BANDS)
+        self.assertEqual(page, [])
+        self.assertRegex(run[0], "took .* s of cores, at most 1e-06")
+
+    def test_sessions_with_bands_run_when_their_page_is_asked_for(self):
+        tree = self.tree(docs__questions_md=self.BANDS.replace("loss 0.25", "loss 0.5"))
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(documents.run_sessions(tree, tree.root, []), [])
+        self.assertIn("0 commands", said.getvalue())
+
+    def test_a_loop_is_no_program_that_is_missing(self):
+        page, run = self.run_with_bands(self.BANDS.replace("$ echo", "$ for i in 1; do echo \"$(echo '\"')\" > a; done; echo"))
+        self.assertEqual((page, run), ([], []))
+
+    def test_a_picture_may_be_another(self):
+        text = self.BANDS.replace("figures", "picture").replace("\nloss 0.2\n", "\n## 0.2\n")
+        self.assertEqual(self.run_with_bands(text), ([], []))
+
+    def test_bands_that_say_nothing_are_errors(self):
+        for text, why in (
+            ("A1: 1 .. 2", "is no band"),
+            ("A1: 1 .. 2, not 1.5", "the wrong answer lies in the band"),
+            ("A1: nan, not nan", "the wrong answer lies in the band"),
+            ("A1: 2 .. 1, not 3", "the band is empty"),
+        ):
+            with self.assertRaisesRegex(ValueError, why):
+                bands.Band(text)
+        with self.assertRaisesRegex(ValueError, "no bands stand behind it"):
+            bands.behind("```\n", 4)
+        for found in self.run_with_bands(self.BANDS.replace("<!-- bands", "<!-- band")):
+            self.assertIn("no bands stand behind it", found[0])
+
+    def test_cells(self):
+        says = "vgg11_bn: 1,024 steps, 2e-3 [0]\nloss -nan, -3\n"
+        for what, figure in (("A1", 1024), ("B1", 0.002), ("C1 + 1", 1), ("B2 * 2 - A1", -1030)):
+            self.assertEqual(bands.value(what, says), figure)
+        left = lambda text: bands.left([bands.Band(text)], says)
+        self.assertEqual(left("A2: nan, not 1"), [])
+        self.assertEqual(left("A1: nan, not 1"), ["`A1: nan, not 1`: it is 1024"])
+        self.assertEqual(left("C2: 1 .. 2, not 3"), ["`C2: 1 .. 2, not 3`: there is no C2"])
+        self.assertEqual(left("A1 / C1: 1 .. 2, not 3"), ["`A1 / C1: 1 .. 2, not 3`: it is nan"])
+        self.assertIn("is no cell", left("f(A1): 1 .. 2, not 3")[0])
+        self.assertIn("no expression", left("A1 +: 1 .. 2, not 3")[0])
+
     def test_a_page_may_show_a_page(self):
         shown = "````markdown\n" + self.PAGE + "````\n"
         self.assertEqual(documents.programs(self.tree(README_md=shown)), [])
@@ -341,6 +460,12 @@ int main() {}
         page = self.PAGE.replace("```console", "```console figures")
         first = documents.programs(self.tree(README_md=page))[0]
         self.assertEqual([c.figures for c in first.commands], [True, True])
+
+    def test_lines_that_wait_for_their_text(self):
+        page = "# a\n\nRESULTS\n\n<!-- RESULTS -->\n**TODO**: 3\n\nRESULTS are below; TODO lists are not.\n"
+        found = documents.check_placeholders(self.tree(docs__a_md=page))
+        self.assertEqual([int(text.split(":")[1]) for text in found], [3, 5, 6])
+        self.assertIn("RESULTS stands for what is to come", found[0])
 
     def test_pages_missing_in_the_index(self):
         tree = self.tree(docs__README_md="[a](design/a.md)\n", docs__design__a_md="", docs__design__b_md="")

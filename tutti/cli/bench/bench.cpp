@@ -76,6 +76,7 @@ void add_scale(Command& bench) {
   command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
   add_step_flags(command, flags->step);
   add_json_flag(command, flags->step.json);
+  command.add("--svg", "FILE", &flags->svg, some_name(), "A picture, with the ideal line");
   command.footer =
       "Example:\n  tutti bench scale --model cnn --replicas 1,2,4 --data "
       "examples/data/quickdraw";

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 
 #include "tutti/base/error.h"
@@ -36,6 +37,15 @@ constexpr size_t kPreloaded = 32;
 // What the first replica writes down, one entry a timed step.
 struct Times {
   std::vector<double> step, data, compute, sync;
+
+  MedianStep median() const {
+    std::vector<size_t> order(step.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::sort(order, {}, [&](size_t i) { return step[i]; });
+    if (order.empty()) return {};
+    const size_t i = order[(order.size() - 1) / 2];
+    return {.step_ms = step[i], .data_ms = data[i], .compute_ms = compute[i], .sync_ms = sync[i]};
+  }
 };
 
 // Global batches in order, epoch after epoch. One replica's own: no thread waits for another's
@@ -178,6 +188,7 @@ class StepMeasurement {
     figures.compute_ms = mean(times_.compute);
     figures.sync_ms = mean(times_.sync);
     figures.data_ms = mean(times_.data);
+    figures.median = times_.median();
     figures.wire_bytes_per_step = optimizer_.wire_bytes_per_step();
     for (const at::Tensor& parameter : optimizer_.updater().parameters(0))
       if (parameter.requires_grad())
@@ -326,9 +337,15 @@ OrderedJson json_of(const StepFlags& flags, int replicas, const StepFigures& fig
                       {"compute_ms", figures.compute_ms},
                       {"sync_ms", figures.sync_ms},
                       {"data_ms", figures.data_ms},
+                      {"median_step",
+                       {{"step_ms", figures.median.step_ms},
+                        {"data_ms", figures.median.data_ms},
+                        {"compute_ms", figures.median.compute_ms},
+                        {"sync_ms", figures.median.sync_ms}}},
                       {"loss", figures.loss},
                       {"compression", flags.job.compression},
-                      {"wire_bytes_per_step", figures.wire_bytes_per_step}};
+                      {"wire_bytes_per_step", figures.wire_bytes_per_step},
+                      {"gradient_bytes", figures.gradient_bytes}};
   if (const auto& over = figures.over_hosts)
     json.update(OrderedJson{{"hosts", over->hosts},
                             {"t1_ms", over->t1_ms},

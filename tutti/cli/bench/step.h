@@ -42,12 +42,20 @@ struct OverHosts {
   double exposed_ms = 0;  ///< by which a step is longer than t1
 };
 
+/// One step of the first replica: of those that were timed the one in the middle by how long they
+/// took, of an even number the shorter of both.
+struct MedianStep {
+  double step_ms = 0;
+  double data_ms = 0, compute_ms = 0, sync_ms = 0;  ///< in that order, one after another
+};
+
 struct StepFigures {
   double images_per_second = 0;
   double step_ms_p50 = 0, step_ms_p99 = 0;
-  double compute_ms = 0;            ///< forward and backward, mean of a step
-  double sync_ms = 0;               ///< from the end of backward until the parameters are new
-  double data_ms = 0;               ///< reading the replica's part of the batch
+  double compute_ms = 0;  ///< forward and backward, mean of a step
+  double sync_ms = 0;     ///< from the end of backward until the parameters are new
+  double data_ms = 0;     ///< reading the replica's part of the batch
+  MedianStep median;
   double loss = 0;                  ///< of the last step, over the global batch
   int64_t wire_bytes_per_step = 0;  ///< of gradients, that a replica sends
   int64_t gradient_bytes = 0;       ///< of one replica's

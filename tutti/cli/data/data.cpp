@@ -33,6 +33,7 @@
 #include "tutti/data/sources/jsonl.h"
 #include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/strokes.h"
 #include "tutti/data/sources/text.h"
 #include "tutti/data/sources/tfrecord.h"
 #include "tutti/data/sources/webdataset.h"
@@ -74,6 +75,8 @@ data::Dataset opened_whole(const std::string& path, const data::Recognised& foun
       return data::idx(path, {.labelled = path.find("images") != std::string::npos});
     case DataKind::csv: return data::csv(path, table);
     case DataKind::jsonl: return data::jsonl(path);
+    case DataKind::strokes:
+      return data::strokes(path, {.labelled = data::strokes_are_labelled(path)});
     case DataKind::text: return data::text(path, {.length = 1});
     default: throw UsageError(fmt::format("{}: {}", path, found.sentence));
   }
@@ -81,7 +84,7 @@ data::Dataset opened_whole(const std::string& path, const data::Recognised& foun
 
 // Those that are no file of samples: all is checked when it is opened.
 bool read_whole_when_opened(DataKind kind) {
-  return kind != DataKind::image_folder && kind != DataKind::jsonl;
+  return kind != DataKind::image_folder && kind != DataKind::jsonl && kind != DataKind::strokes;
 }
 
 std::string samples_words(int64_t done, int64_t all, int64_t damaged) {
@@ -298,7 +301,7 @@ void add_verify(Command& data) {
   Command& command =
       data.command("verify", "Read all of it on all cores, and name what is damaged");
   command.place("PATH", path.get(), some_name(),
-                "Photos, doodles, IDX, a table, JSON lines, text or records");
+                "Photos, doodles, drawings, IDX, a table, JSON lines, text or records");
   add_table_flags(command, *flags);
   command.footer =
       "Examples:\n"
@@ -315,7 +318,7 @@ void add_bench_of_data(Command& data) {
   Command& command = data.command(
       "bench", "Load it as a training would, without one: samples a second, time by stage");
   command.place("PATH", &flags->path, some_name(),
-                "Photos in folders or records, doodles, IDX or a table");
+                "Photos in folders or records, doodles, drawings, IDX or a table");
   add_pipeline_flags(command, flags->data);
   command.add("--batch-size", "B", &flags->batch, whole_number(1, int64_t{1} << 31),
               "Samples of a batch");

@@ -13,6 +13,7 @@
 #include "tutti/base/typed.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
+#include "tutti/cli/data/stroke_flags.h"
 #include "tutti/cli/fields.h"
 #include "tutti/data/hold_out.h"
 #include "tutti/data/quickdraw.h"
@@ -20,7 +21,9 @@
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/strokes.h"
 #include "tutti/data/sources/text.h"
+#include "tutti/data/transforms/strokes.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/train/report/progress.h"
 
@@ -69,10 +72,14 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
   const auto refuse = [&](const std::string& flag, const char* what) {
     throw UsageError(fmt::format("{}: is for {}; {} has {}", flag, what, path, found.sentence));
   };
+  const bool strokes = found.kind == DataKind::strokes;
   if (!is_photos(found.kind)) {
-    if (flags.image_size > 0) refuse(fmt::format("--image-size {}", flags.image_size), "photos");
-    if (flags.augment) refuse("--augment", "photos");
+    if (flags.image_size > 0 && !strokes)
+      refuse(fmt::format("--image-size {}", flags.image_size), "photos and drawings");
+    if (flags.augment && !strokes) refuse("--augment", "photos and drawings");
   }
+  if (!flags.strokes.empty() && !strokes) refuse("--strokes " + flags.strokes, "drawings");
+  if (!flags.classes.empty() && !strokes) refuse("--classes " + flags.classes, "drawings");
   if (found.kind != DataKind::text) {
     if (flags.context > 0) refuse(fmt::format("--context {}", flags.context), "text");
     if (flags.stride > 0) refuse(fmt::format("--stride {}", flags.stride), "text");
@@ -90,8 +97,8 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
 
 [[noreturn]] void refuse_kind(const std::string& path, const Recognised& found) {
   throw UsageError(fmt::format(
-      "--data {}: {}\n  expected doodles (.npy), photos (a folder a class, or records of them), a "
-      "table or IDX{}",
+      "--data {}: {}\n  expected doodles (.npy), drawings of strokes, photos (a folder a class, or "
+      "records of them), a table or IDX{}",
       path, found.sentence,
       found.kind == DataKind::text    ? "; text is for model gpt"
       : found.kind == DataKind::jsonl ? "; JSON lines want a program of your own "
@@ -200,6 +207,8 @@ Opened open_data(const std::string& path, const DataFlags& flags, Recognised& fo
     case DataKind::quickdraw: return open_doodles(path, whole);
     case DataKind::idx: return open_idx(path, whole);
     case DataKind::csv: return open_table(path, flags, found, held_out, spec);
+    case DataKind::strokes:
+      return {data::strokes(path, {.classes = stroke_classes(flags.classes)}), {}, ""};
     case DataKind::text:
       if (flags.as_text) return open_text(path, flags, whole);
       refuse_kind(path, found);
@@ -238,9 +247,14 @@ data::Halves halves_of(const Opened& opened, double share) {
 
 void add_pipeline_flags(Command& command, DataFlags& flags) {
   command.add("--image-size", "PIXELS", &flags.image_size, whole_number(1, kMostImageSize),
-              fmt::format("Photos: height and width in pixels (default: {})", kImageSize));
-  command.flag("--augment", &flags.augment,
-               "Photos: another crop in every epoch, mirrored at random, to train on");
+              fmt::format("Photos, drawings: height and width in pixels (default: {}; of drawings "
+                          "28)",
+                          kImageSize));
+  command.flag(
+      "--augment", &flags.augment,
+      "Photos: another crop in every epoch, mirrored at random, to train on; drawings: drawn "
+      "otherwise");
+  add_stroke_flags(command, flags.strokes, flags.classes);
   command.add("--target", "COLUMN", &flags.target, some_name(),
               "Tables: the column to predict, a number or a class; all others are features. Photos "
               "in records: the column of the class, where more than one may be it");
@@ -358,6 +372,13 @@ Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool who
     pipeline.spec.transforms = plain_transforms(size);
     pipeline.training_transforms =
         flags.augment ? augmenting_transforms(size) : pipeline.spec.transforms;
+  }
+  if (found.kind == DataKind::strokes) {
+    pipeline.spec.transforms = pipeline.training_transforms =
+        stroke_transforms(flags.strokes, flags.image_size);
+    if (flags.augment)
+      pipeline.training_transforms.insert(pipeline.training_transforms.begin(),
+                                          transforms::random_strokes()->name());
   }
   pipeline.spec.shape = pipeline.for_training(pipeline.opened.all).columns().at(0).shape;
   return pipeline;

@@ -22,6 +22,8 @@ struct DataFlags {
   double validation_split = 0;
   int64_t image_size = 0;
   bool augment = false;
+  std::string strokes;  ///< a transform, by its name
+  std::string classes;  ///< of drawings: "kaggle"
   std::string target;
   std::vector<std::string> columns, without;
   TableFlags table;
@@ -53,7 +55,7 @@ struct TrainData {
   std::vector<std::string> sentences;  ///< to be said aloud: what was found, what is held out
 };
 
-/// What is at `path` is recognised: doodles, photos (in folders or records),
+/// What is at `path` is recognised: doodles, drawings of strokes, photos (in folders or records),
 /// IDX or a table, or taken for text. Validation is, in this order,
 /// --validation, --validation-split, what the data has itself (of doodles the test split, of IDX
 /// t10k-*), or a tenth. Samples that are held out are drawn once and for all, whatever the seed of

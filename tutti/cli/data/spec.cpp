@@ -15,6 +15,7 @@
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/image_folder.h"
 #include "tutti/data/sources/open_records.h"
+#include "tutti/data/sources/strokes.h"
 #include "tutti/data/sources/text.h"
 #include "tutti/data/transforms/transforms.h"
 
@@ -26,7 +27,7 @@ using data::DataKind;
 constexpr const char* kFormat = "tutti data 1";
 constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw,  DataKind::idx,
                                DataKind::csv,          DataKind::webdataset, DataKind::tfrecord,
-                               DataKind::mds,          DataKind::text};
+                               DataKind::mds,          DataKind::text,       DataKind::strokes};
 
 DataKind kind_of(const std::string& name) {
   std::vector<std::string> known;
@@ -43,6 +44,7 @@ data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem:
   switch (kind) {
     case DataKind::idx: return data::idx(path, {.classes = spec.classes});
     case DataKind::csv: return data::csv(path, *spec.table, {.header = header});
+    case DataKind::strokes: return data::strokes(path, {.classes = spec.classes});
     case DataKind::text:
       return data::text(path, {.length = spec.shape.at(0), .classes = spec.classes});
     default: return data::quickdraw(path, {.split = "all", .classes = spec.classes});
@@ -83,6 +85,7 @@ std::string DataSpec::to_json() const {
   OrderedJson json{{"format", kFormat},  {"model", model}, {"kind", data::name_of(kind)},
                    {"classes", classes}, {"shape", shape}, {"transforms", transforms}};
   if (!label.empty()) json["label"] = label;
+  if (!lora.empty()) json["lora"] = lora;
   if (gpt) json["gpt"] = json_of(*gpt);
   if (table) json["table"] = parse_json<OrderedJson>(table->to_json());
   try {
@@ -105,6 +108,7 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
                   .table = std::nullopt,
                   .label = json.value("label", ""),
                   .model = json.value("model", "")};
+    if (json.contains("lora")) spec.lora = json.at("lora").get<std::vector<std::string>>();
     for (const std::string& name : spec.transforms) data::transforms::by_name(name);
     if (json.contains("table"))
       spec.table = data::TableSpec::from_json(json["table"].dump(), "table");

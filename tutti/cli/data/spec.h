@@ -35,8 +35,9 @@ struct DataSpec {
   std::vector<int64_t> shape{};           ///< of a sample, as the network takes it
   std::vector<std::string> transforms{};  ///< names, in order: what makes a sample of a photo
   std::optional<data::TableSpec> table{};
-  std::string label{};  ///< of records: the column; empty: the only one that could be
-  std::string model{};  ///< that was trained; empty: not known
+  std::string label{};              ///< of records: the column; empty: the only one that could be
+  std::string model{};              ///< that was trained; empty: not known
+  std::vector<std::string> lora{};  ///< adapters that were trained, as --lora has them
   std::optional<models::GptOptions> gpt{};  ///< of text: the model that reads it
 
   bool of_photos() const noexcept { return is_photos(kind); }

@@ -22,6 +22,7 @@ struct PsFlags {
   double memory_limit_gb = 0;
   double limit_s = 30;
   bool no_shared_memory = false;
+  std::string record_order, replay_order;
 };
 
 constexpr double kMostGigabytes = 1e6;
@@ -37,7 +38,9 @@ int serve(const PsFlags& flags) {
                   .memory_limit = static_cast<int64_t>(flags.memory_limit_gb * kBytesPerGigabyte),
                   .limit = limit,
                   .poll = std::chrono::microseconds(flags.poll_us),
-                  .share_memory = !flags.no_shared_memory},
+                  .share_memory = !flags.no_shared_memory,
+                  .record_order = flags.record_order,
+                  .replay_order = flags.replay_order},
                  {token, job_of_token(token), tls_from_environment()});
   return 0;
 }
@@ -69,6 +72,10 @@ void add_ps(Command& program) {
               "To find the view service");
   command.flag("--no-shared-memory", &flags->no_shared_memory,
                "Exchange bytes with workers of this host, too");
+  command.add("--record-order", "DIR", &flags->record_order, some_name(),
+              "Writes its part of the order of updates there; the job's launcher says where");
+  command.add("--replay-order", "FILE", &flags->replay_order, some_name(),
+              "Follows that order of updates; the same on all servers of a job");
   command.footer =
       "Example, with the TUTTI_TOKEN of the job, to replace a lost server:\n"
       "  tutti ps --view-service node0:41023";

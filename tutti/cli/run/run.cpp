@@ -39,6 +39,7 @@ struct RunFlags {
   bool backups = true;
   double silence_seconds = 15;
   SnapshotFlags snapshots;
+  OrderFlags order;
   bool coordinator = false;
 };
 
@@ -155,6 +156,9 @@ int run(const Command& command, const RunFlags& flags) {
   const ps::SnapshotOptions snapshots = snapshot_options(flags.snapshots);
   if (!has_servers(flags) && !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
     throw UsageError("--snapshots and --restore without --servers: they are the servers'");
+  const OrderOptions order = order_options(flags.order, flags.snapshots);
+  if (!has_servers(flags) && !(order.record.empty() && order.replay.empty()))
+    throw UsageError("--record-order and --replay-order without --servers: they are the servers'");
   std::fflush(stdout);
   const int processes = flags.workers + (flags.coordinator ? 1 : 0);
   const bool alone = restarts_workers_alone(flags);
@@ -182,10 +186,12 @@ int run(const Command& command, const RunFlags& flags) {
                                .view_service = flags.view_service,
                                .backups = flags.backups,
                                .silence = millis_of(flags.silence_seconds),
-                               .snapshots = snapshots},
+                               .snapshots = snapshots,
+                               .order = order},
                   options);
   const LaunchResult result =
       launch_with_restarts(std::move(options), alone ? 0 : flags.restarts, print_report);
+  if (fleet) fleet->end(result.exit_code != 0);
   return exit_code_of(flags, result);
 }
 
@@ -229,6 +235,7 @@ void add_run(Command& program) {
   command.add("--silence", "SECONDS", &flags->silence_seconds, number_between(1, kMaxGraceSeconds),
               "A server, or a worker of theirs, that says nothing for so long is lost");
   add_snapshot_flags(command, flags->snapshots, "--servers: ");
+  add_order_flags(command, flags->order, "--servers, not synchronous: ");
   command
       .add("--nodes", "M", &flags->nodes, whole_number(1, kMostNodes),
            "How many machines take part")

@@ -41,6 +41,34 @@ void add_server_flags(Command& command, ServerFlags& flags) {
               "parameter_server: cuts large parameters by rows: whole, fixed:4, min:256K:8, "
               "max:4M");
   add_snapshot_flags(command, flags.snapshots, "parameter_server: ");
+  add_order_flags(command, flags.order, "parameter_server, not synchronous: ");
+}
+
+void add_order_flags(Command& command, OrderFlags& flags, const std::string& whose) {
+  command.add("--record-order", "FILE", &flags.record, some_name(),
+              whose +
+                  "writes the order in which servers take gradients, at the end; all servers must "
+                  "see its folder");
+  command.add("--replay-order", "FILE", &flags.replay, some_name(),
+              whose +
+                  "takes gradients in that order again: the bits of the job that recorded it; "
+                  "all must see the file");
+}
+
+OrderOptions order_options(const OrderFlags& flags, const SnapshotFlags& snapshots) {
+  if (!flags.record.empty() && !flags.replay.empty())
+    throw UsageError(
+        "--record-order and --replay-order: a job that is replayed has the order of the file "
+        "already; give one of them");
+  const std::string order = !flags.record.empty() ? "--record-order" : "--replay-order";
+  if ((!flags.record.empty() || !flags.replay.empty()) &&
+      !(snapshots.folder.empty() && snapshots.restore.empty()))
+    throw UsageError(
+        fmt::format("{} with {}: an order of updates begins where a job begins, and is of no use "
+                    "in its middle; "
+                    "give one of them",
+                    order, snapshots.folder.empty() ? "--restore" : "--snapshots"));
+  return {.record = flags.record, .replay = flags.replay};
 }
 
 void add_snapshot_flags(Command& command, SnapshotFlags& flags, const std::string& whose) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tutti/cli/run/servers.h"
 #include "tutti/ps/snapshot/snapshot_series.h"
 #include "tutti/sync/served_options.h"
 
@@ -20,6 +21,14 @@ struct SnapshotFlags {
   int kept = 2;
   std::string restore;
 };
+
+/// The order of updates, as `train` and `run` take it.
+struct OrderFlags {
+  std::string record, replay;
+};
+void add_order_flags(Command& command, OrderFlags& flags, const std::string& whose);
+/// UsageError for both at once, and beside snapshots.
+OrderOptions order_options(const OrderFlags& flags, const SnapshotFlags& snapshots);
 
 /// `whose`: what the flags belong to, for their help: "parameter_server: ".
 void add_snapshot_flags(Command& command, SnapshotFlags& flags, const std::string& whose);
@@ -41,6 +50,7 @@ struct ServerFlags {
   std::string placement = "greedy";
   std::string partition = "whole";
   SnapshotFlags snapshots;
+  OrderFlags order;
 
   int num_servers() const { return static_cast<int>(servers.value_or(1)); }
 };

@@ -5,14 +5,23 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/base/folder_lock.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/net/token.h"
 #include "tutti/ps/server/view_service.h"
+#include "tutti/ps/spec/update_order.h"
 
 namespace tutti::cli {
+
+/// What a job does with the order of updates (ps::UpdateOrder).
+struct OrderOptions {
+  std::filesystem::path record{};  ///< file to write at the end; "": none
+  std::filesystem::path replay{};  ///< file to follow; "": none
+};
 
 struct FleetOptions {
   std::filesystem::path program{};  ///< whose `ps` is a server; empty: this one
@@ -29,6 +38,7 @@ struct FleetOptions {
                                           ///< lost; workers wait for longer than that
   bool announce = true;                   ///< print `view service at HOST:PORT`, `server I pid P`
   ps::SnapshotOptions snapshots{};        ///< goes_on_from: a snapshot, or a folder that has some
+  OrderOptions order{};
 };
 
 class ServerFleet {
@@ -38,12 +48,22 @@ class ServerFleet {
   /// on, and servers from elsewhere are waited for. Throws UsageError, also for folders of
   /// snapshots that cannot be used; Error, Timeout.
   ServerFleet(const FleetOptions& options, LaunchOptions& launch);
-  /// Gives servers 2 s to end in order, then kills them.
+  /// As end() of a job that failed.
   ~ServerFleet();
   ServerFleet(const ServerFleet&) = delete;
 
+  /// Gives servers 2 s to end in order, 30 s where they write an order of updates, then kills them;
+  /// puts the order together. Throws DataError and WriteError where that is not whole or cannot be
+  /// written; of a job that failed, which has a cause of its own, it logs them. Idempotent.
+  void end(bool job_failed);
+
  private:
   struct Process;
+  void prepare_order();
+  void take_parts();
+  ps::UpdateOrder wait_for_order(bool job_failed) const;
+  void write_order(bool job_failed);
+  std::string order_flags() const;
   void serve_view();
   void wait_for_elsewhere() const;
   std::vector<std::string> start(const std::string& view_service);
@@ -58,7 +78,11 @@ class ServerFleet {
   const FleetOptions options_;
   const NodePlace nodes_;
   const Token token_;
-  std::filesystem::path restore_;             // snapshot that the job goes on from; "": none
+  std::filesystem::path restore_;         // snapshot that the job goes on from; "": none
+  std::filesystem::path parts_;           // folder for the servers' parts of the order
+  std::optional<FolderLock> parts_lock_;  // on node 0
+  std::string order_words_;               // ViewServiceOptions::order
+  bool ended_ = false;
   std::unique_ptr<ps::ViewService> service_;  // on node 0
   std::vector<std::unique_ptr<Process>> processes_;
 };

@@ -63,8 +63,11 @@ std::string value_words(const CheckpointManifest& manifest) {
 // Prints it; the same as JSON.
 OrderedJson row_of(const TrainingCheckpoint& checkpoint) {
   const CheckpointManifest& m = checkpoint.manifest();
-  fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n", name_words(checkpoint.path()),
-             m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
+  // Of a loop of one's own only that knows its epochs.
+  const std::string place = m.loop.empty() ? fmt::format("{:>5} {:>6} / {:<4}", m.epoch + 1,
+                                                         m.step_in_epoch, m.steps_per_epoch)
+                                           : fmt::format("{:>5} {:>6}   {:<4}", "-", "-", "");
+  fmt::print("{:<20} {} {:>9.1f}  {:<14}{}\n", name_words(checkpoint.path()), place,
              static_cast<double>(bytes_of(m)) / 1e6,
              printable(fmt::format("{} x{}", m.strategy, m.replicas)), value_words(m));
   return {{"path", checkpoint.path().string()},

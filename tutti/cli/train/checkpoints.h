@@ -12,13 +12,11 @@ namespace tutti::cli {
 struct Checkpoint {
   std::filesystem::path path;
   std::string stamp;     ///< name and time: another once it was replaced
-  bool is_last = false;  ///< the job writes it at its end: weights as a safetensors file
+  bool is_last = false;  ///< the job wrote it at its end: weights as a safetensors file
   std::string name() const { return path.filename().string(); }
 };
 
-/// Complete checkpoints in `place`: snapshots of parameter servers and checkpoints of fit, the
-/// oldest first, then weights; or `place` itself, a safetensors file or one of those. Empty when
-/// there is none, or no such place.
+/// What weights_in() finds (weights_found.h): the last one is what the training has come to.
 std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place);
 
 /// Those that come, each once, in their order.

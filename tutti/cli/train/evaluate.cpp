@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -31,7 +32,9 @@
 #include "tutti/cli/train/text_models.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/observe/confusion.h"
 #include "tutti/strategy/choice/choice.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
 
@@ -51,6 +54,7 @@ struct EvaluateFlags {
   LoaderFlags loader;
   TableFlags table;
   std::string json;
+  std::string confusion;
 };
 
 StrategyOptions strategy_options(const EvaluateFlags& flags) {
@@ -121,12 +125,22 @@ class Evaluation {
     if (!spec.of_text() && std::ssize(spec.classes) > kMostClassesOfATable)
       say("{} classes: no table of them and no confusion matrix, which are of at most {}\n",
           spec.classes.size(), kMostClassesOfATable);
+    if (!flags.confusion.empty() && !has_class_table(spec))
+      throw UsageError(
+          fmt::format("--confusion {}: {}; the picture is of a model that predicts 2 to {} classes",
+                      flags.confusion,
+                      spec.of_text() ? "this one predicts characters"
+                                     : fmt::format("this one has {} classes", spec.classes.size()),
+                      kMostClassesOfATable));
     model_.compile(
         {.optimizer = optim::sgd(), .loss = loss_for(spec), .metrics = metrics_for(spec)});
+    if (const auto* const own = adapted()) base_ = detail::copy_of_base(*own);
   }
 
   void load(const Checkpoint& checkpoint) {
     begin_ = Clock::now();
+    // One before may have been of whole weights, and adapters stand beside those at first.
+    if (const auto* const own = adapted()) detail::put_back_base(*own, base_);
     model_.load(checkpoint.path);
   }
 
@@ -151,6 +165,12 @@ class Evaluation {
         for (const std::string& line : class_table(test_.spec.classes, confusion))
           print_line("{}", line);
       json.update(json_of_classes(test_.spec.classes, confusion));
+      if (!flags_.confusion.empty())
+        write_file_atomically(
+            flags_.confusion,
+            plots::confusion_svg(fmt::format("{}, {} {}", checkpoint.name(), metric,
+                                             figure_words(test_.spec, scores.at(metric))),
+                                 test_.spec.classes, confusion));
     }
     flush_results();
     lines_ += json_text(json) + "\n";
@@ -159,8 +179,12 @@ class Evaluation {
   }
 
  private:
+  const nn::Adapted* adapted() const {
+    return detail::adapted(std::as_const(*model_.modules().module(0)));
+  }
+
   [[noreturn]] void throw_not_finite(const Checkpoint& checkpoint, double loss) const {
-    const std::string found = what_is_not_finite(state_of(*model_.modules().module(0)));
+    const std::string found = what_is_not_finite(merged_state_of(*model_.modules().module(0)));
     throw Error(fmt::format(
         "{}: the test loss is {}: {}", checkpoint.path.string(),
         std::isnan(loss) ? "no number (NaN)" : "infinite",
@@ -172,6 +196,7 @@ class Evaluation {
   const TestData test_;
   const Network network_;
   Model model_;
+  NamedTensors base_{};  // of a network with adapters
   TimePoint begin_{};
   std::string lines_;
 };
@@ -269,6 +294,7 @@ int evaluate(const EvaluateFlags& flags) {
                     flags.checkpoints));
   loader_options(flags.loader);  // what it refuses is refused here
   if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (!flags.confusion.empty()) require_writable(flags.confusion, "--confusion");
   install_stop_handler();
   if (flags.follow) wait_for_spec(flags);
   Evaluation evaluation(flags);
@@ -304,6 +330,8 @@ void add_evaluate(Command& program) {
               "Of LibTorch (default: usable cores)");
   command.add("--json", "FILE", &flags->json, some_name(),
               "File for the figures, an object a line");
+  command.add("--confusion", "FILE", &flags->confusion, some_name(),
+              "File for a picture of the confusion matrix, SVG; of the newest checkpoint");
   command.footer =
       "Examples:\n"
       "  tutti evaluate --data photos/val --checkpoints runs/photos\n"

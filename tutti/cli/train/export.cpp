@@ -23,6 +23,7 @@
 #include "tutti/exported/module.h"
 #include "tutti/exported/to_onnx.h"
 #include "tutti/nn/to_onnx.h"
+#include "tutti/train/model/detail/adapters.h"
 #include "tutti/train/model/saved_model.h"
 #include "tutti/train/model/weights.h"
 
@@ -91,10 +92,11 @@ Source pt2_source(const std::filesystem::path& run, const DataSpec& spec) {
   const bool has_eval = network.exported->evaluation() != nullptr;
   const exported::ForOnnx file(has_eval ? beside : network.exported->path());
   const auto module = (*network.exported)();
-  load_weights(state_of(*module), weights, all_names(*module));
+  detail::load_module(*module, weights);
   exported::OnnxValues values;
-  for (const auto& one : module->named_parameters()) values.emplace(one.key(), one.value());
-  for (const auto& one : module->named_buffers()) values.emplace(one.key(), one.value());
+  const ModelState state = merged_state_of(*module);
+  values.insert(state.parameters.begin(), state.parameters.end());
+  values.insert(state.buffers.begin(), state.buffers.end());
   return {file.inputs(), file.outputs(),
           [file, values](onnx::Program& to, const std::vector<onnx::Value>& inputs) {
             return file.add_to(to, inputs, values);

@@ -2,13 +2,16 @@
 
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/options.h"
+#include "tutti/cli/train/whole_flags.h"
 
 namespace tutti::cli {
 
 RecipeFacts recipe_facts(const TrainFlags& flags) {
   const auto large = large_batch_from(flags);
-  return {.more_than_a_rule = recipe_from(flags.job.optimizer).more_than_a_rule(),
-          .clips_or_groups = recipe_from(flags.job.optimizer).clips_or_groups(),
+  RecipeFacts optimizer = optimizer_facts(flags.job.optimizer);
+  return {.torch_optimizer = optimizer.torch_optimizer,
+          .more_than_a_rule = std::move(optimizer.more_than_a_rule),
+          .clips_or_groups = optimizer.clips_or_groups,
           .precision = flags.precision,
           .steps_per_execution = flags.steps_per_execution,
           .scales_losses = !flags.loss_scaling.empty(),

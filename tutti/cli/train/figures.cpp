@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "tutti/comm/engine/engine_counts.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/membership/detail/worlds.h"
@@ -28,6 +29,19 @@ void add_served(OrderedJson& json, const TrainFlags& flags, const ps::ServerCoun
   json["staleness_max"] = staleness.most();
   json["bytes_pushed"] = served.bytes_pushed;
   json["bytes_pulled"] = served.bytes_pulled;
+}
+
+// What was chosen, and what the engines of this process have carried out.
+OrderedJson communication_of(const CommunicationFacts& facts) {
+  OrderedJson ran = OrderedJson::array();
+  for (const EngineCount& one : engine_counts())
+    ran.push_back({{"engine", one.engine},
+                   {"collective", name_of(one.collective)},
+                   {"algorithm", one.algorithm},
+                   {"calls", one.calls},
+                   {"bytes", one.bytes}});
+  return {{"asked", facts.asked}, {"engine", facts.engine},        {"algorithm", facts.algorithm},
+          {"why", facts.why},     {"order", name_of(facts.order)}, {"ran", ran}};
 }
 
 }  // namespace
@@ -63,7 +77,8 @@ OrderedJson figures_of(const TrainFlags& flags, const DataSpec& spec, const Stra
                       {"mesh", strategy.world().mesh.to_string()},
                       {"microbatches", flags.microbatches},
                       {"compression", flags.job.compression},
-                      {"wire_bytes_per_step", wire_bytes}};
+                      {"wire_bytes_per_step", wire_bytes},
+                      {"communication", communication_of(strategy.options().communication.chosen)}};
   for (const std::string& name : names_of(flags.measures)) json[name] = history.column(name);
   if (strategy.world().on_devices())
     for (const DeviceQueue& queue : strategy.world().queues)

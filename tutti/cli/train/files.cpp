@@ -114,6 +114,10 @@ std::vector<std::filesystem::path> spec_files(const TrainFlags& flags) {
   return files;
 }
 
+std::filesystem::path adapters_file(const TrainFlags& flags) {
+  return std::filesystem::path(flags.out) / "adapters.safetensors";
+}
+
 std::filesystem::path history_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.csv";
 }

@@ -17,6 +17,7 @@ std::filesystem::path weights_to_begin_with(const TrainFlags& flags);
 
 /// In the folder of --out.
 std::filesystem::path weights_file(const TrainFlags& flags);
+std::filesystem::path adapters_file(const TrainFlags& flags);  ///< of --lora
 std::filesystem::path history_file(const TrainFlags& flags);
 std::filesystem::path picture_file(const TrainFlags& flags);
 /// Beside wherever weights of this training are to lie.

@@ -65,6 +65,12 @@ Flags training_flags() {
        some_name()},
       {"", "--eval-model", "FILE.pt2", &T::eval_model,
        "Of a model of a .pt2 file: the same one exported in evaluation mode", some_name()},
+      {"", "--lora", "PATTERN:rank=R", &T::lora,
+       "Trains low-rank adapters of the matrices that a pattern fits, "
+       "as "
+       "*.attn.*:rank=8,alpha=16, beside weights that stay as they are; those that are saved have "
+       "them added in. Again for more patterns",
+       some_name()},
       {"", "--freeze", "PATTERN,...", &T::freeze,
        "Parameters that stay as they are, by name (*.bias), or layer or group of layers (layer1, "
        "conv2d_*); a batch norm among them infers",
@@ -181,6 +187,8 @@ std::vector<OptionField> other_fields() {
       {"CompileOptions::optimizer", "--optimizer", ""},
       {"CompileOptions::loss", "", "the data says it: of classes, or of a number"},
       {"CompileOptions::outputs", "", "networks of the zoo have one output here"},
+      {"CompileOptions::train_step", "", function},
+      {"CompileOptions::test_step", "", function},
       {"CompileOptions::measures", "", "each has a flag: Measures::"},
       {"CompileOptions::num_inputs", "", "a graph knows its own"},
       {"FitOptions::validation", "--validation", ""},
@@ -189,8 +197,11 @@ std::vector<OptionField> other_fields() {
       {"ModelLayout::plan", "", "that of the graph is found by its form"},
       {"ModelLayout::input", "", "of a Sequential; models by name are graphs"},
       {"FitOptions::batch", "", "of tensors; --batch-size is that of data"},
+      {"FitOptions::shuffle", "", "of tensors; training data is shuffled"},
+      {"FitOptions::class_weights", "", "networks of the zoo have one output here"},
       {"FitOptions::callbacks", "", "each has a flag: callbacks::"},
       {"FitOptions::seed", "--seed", ""},
+      {"FitOptions::when_begun", "", function},
       {"FitOptions::initial_epoch", "", resumed},
       {"FitOptions::checkpoints", "", "each field has a flag: CheckpointOptions::"},
       {"CheckpointOptions::better", "", "the name of the quantity tells"},
@@ -231,6 +242,7 @@ void add_train_flags(Command& command, TrainFlags& flags) {
           },
           row.target);
   }
+  command.at("--lora").several = Several::again;
   command.at("--epochs").also = {"--epoch"};
   command.group = "Options";
 }

@@ -32,10 +32,11 @@ struct TrainFlags {
   int64_t epochs = 5;
   int64_t max_steps = 0;
   int64_t steps_per_epoch = 0;
-  int64_t take = 0;        ///< samples to train on; 0: all
-  std::string from;        ///< weights to begin with
-  std::string eval_model;  ///< of a .pt2: the file of evaluation
-  std::string freeze;      ///< patterns of parameters that stay as they are
+  int64_t take = 0;               ///< samples to train on; 0: all
+  std::string from;               ///< weights to begin with
+  std::string eval_model;         ///< of a .pt2: the file of evaluation
+  std::vector<std::string> lora;  ///< of a .pt2: patterns of matrices with adapters
+  std::string freeze;             ///< patterns of parameters that stay as they are
   int64_t accumulate = 1;
   int64_t microbatches = 1;
   std::string pipeline = "1f1b";
@@ -75,7 +76,8 @@ struct TrainFlags {
 /// A flag, where its value goes, and the field it sets; "": the command's own.
 struct TrainFlag {
   using Target = std::variant<int64_t TrainFlags::*, double TrainFlags::*, bool TrainFlags::*,
-                              std::string TrainFlags::*, bool Measures::*>;
+                              std::string TrainFlags::*, std::vector<std::string> TrainFlags::*,
+                              bool Measures::*>;
 
   std::string field;
   std::string flag;

@@ -24,6 +24,7 @@
 #include "tutti/cli/run/server_flags.h"
 #include "tutti/cli/run/servers.h"
 #include "tutti/cli/train/facts.h"
+#include "tutti/cli/train/whole_flags.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/spec/detail/environment.h"
@@ -35,7 +36,8 @@ namespace tutti::cli {
 namespace {
 
 constexpr int64_t kMostReplicas = 4096;  // in turn
-constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
+constexpr int64_t kMostLocalSteps = 1'000'000'000;
+constexpr int64_t kMostAtOnce = 1024;  // of a shared segment
 
 // Half of what replicas wait: whoever waits for a silent server outlasts its loss.
 Millis silence_for(double time_limit_s) {
@@ -103,8 +105,14 @@ void add_reduction_flags(Command& command, JobFlags& flags) {
   command.add(
       "--sum-order", "ORDER", &flags.sum_order,
       renamed_word("--sum-order", "shape", "fixed", one_of("order of summation", {"any", "fixed"})),
-      "multi_worker on GPUs: any, as NCCL adds, while backward goes on; fixed (shape, "
-      "until the next release), with the bits of one process, after it");
+      "multi_worker on GPUs, or by an engine that --communication names: any, as it adds, on GPUs "
+      "while backward goes on; fixed (shape, until the next release), with the bits of one "
+      "process");
+  command.add("--communication", "NAME", &flags.communication,
+              one_of("implementation of communication", communication_names()),
+              "By what replicas exchange gradients: auto, as fits where they are; shm, tcp, hier, "
+              "mpi, nccl, an engine; ring, tree, tcp that adds up along these; the JSON says what "
+              "it was, and why (docs/guide/strategies.md)");
   command.add("--engine", "NAME", &flags.engine, one_of("engine", {"nccl", "hier"}),
               "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
               "them what their processes use");
@@ -119,6 +127,19 @@ void add_reduction_flags(Command& command, JobFlags& flags) {
       .add("--compression-start", "STEP", &flags.compression_start,
            whole_number(0, int64_t{1} << 40), "Steps before this one are not compressed")
       .preset = "0";
+  command.add("--local-steps", "H", &flags.local_steps, whole_number(1, kMostLocalSteps),
+              "Replicas make H updates of their own, then take the mean of what they have learnt "
+              "(local SGD, DiLoCo: docs/guide/less_communication.md)");
+  command
+      .add("--local-start", "STEP", &flags.local.start_step, whole_number(0, int64_t{1} << 40),
+           "Updates before this one are made together (post-local SGD)")
+      .preset = "0";
+  command.add("--outer-learning-rate", "R", &flags.local.outer.learning_rate, positive_number(10),
+              "Of the step that the mean change is taken as the gradient of");
+  command.add("--outer-momentum", "M", &flags.local.outer.momentum, number_between(0, 1),
+              "Of that step; DiLoCo has 0.9, with --outer-nesterov and a rate of 0.7");
+  command.flag("--outer-nesterov", &flags.local.outer.nesterov,
+               "Its momentum is of Nesterov's kind");
   command.add("--algorithm-table", "FILE", &flags.table, some_name(),
               "multi_worker over several hosts: which algorithm for which size, as `tutti bench "
               "tune` wrote it; the same on all hosts");
@@ -242,7 +263,8 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
                                .silence = silence_for(flags.time_limit_s),
-                               .snapshots = snapshot_options(flags.served.snapshots)},
+                               .snapshots = snapshot_options(flags.served.snapshots),
+                               .order = order_options(flags.served.order, flags.served.snapshots)},
                   options);
     options.end_on_failure = !goes_on(flags);
     options.restarts = static_cast<int>(flags.served.restarts);
@@ -251,7 +273,10 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   std::istringstream report(failure_report(result));
   for (std::string line; std::getline(report, line);)
     say_to(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
-  return !options.end_on_failure && done_without_the_lost(flags, result) ? 0 : result.exit_code;
+  const int code =
+      !options.end_on_failure && done_without_the_lost(flags, result) ? 0 : result.exit_code;
+  if (fleet) fleet->end(code != 0);
+  return code;
 }
 
 int num_replicas_of(const JobFlags& flags) {
@@ -294,16 +319,22 @@ StrategyOptions strategy_options(const JobFlags& flags, const FitFacts& fit) {
   options.reduction = flags.reduction;
   options.engine = flags.engine;
   options.sum_order = flags.sum_order == "any" ? Order::any : Order::fixed;
+  options.communication.implementation = flags.communication;
+  const auto typed_order = [](std::string_view word) { return word.starts_with("--sum-order "); };
+  if (std::ranges::any_of(flags.typed, typed_order))
+    options.communication.order = options.sum_order;
   options.compression = compression_from(flags.compression);
   options.compression.start_step = flags.compression_start;
   options.compression.seed = flags.seed;
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
+  if (flags.local_steps) {
+    options.local = flags.local;
+    options.local->every = *flags.local_steps;
+  }
   options.served = served_options(flags.served);
   options.piece_bytes = static_cast<int64_t>(std::ceil(flags.piece_mib * (1 << 20)));
-  const optim::Recipe optimizer = recipe_from(flags.optimizer);
-  const RecipeFacts recipe{.more_than_a_rule = optimizer.more_than_a_rule(),
-                           .clips_or_groups = optimizer.clips_or_groups()};
+  const RecipeFacts recipe = optimizer_facts(flags.optimizer);
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device" && flags.mesh.empty() &&
       flags.replicas && *flags.replicas != replicas)

@@ -36,6 +36,7 @@ struct JobFlags {
   std::string shares;                    ///< "2,1", "by-speed", "file:PATH"; "": equal
   std::string sum_order = "any";         ///< or fixed
   std::string engine = "nccl";           ///< or hier
+  std::string communication = "auto";    ///< CommunicationOptions::implementation
   DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   std::string dense_kernel;        ///< "": that of the rule
@@ -47,9 +48,11 @@ struct JobFlags {
   uint64_t seed = 0;
   std::string reduction = "fused";
   std::string compression = "none";
-  int64_t compression_start = 0;  ///< the first step that is compressed
-  std::string table;              ///< file of `tutti bench tune`
-  ServerFlags served;             ///< of parameter_server
+  int64_t compression_start = 0;         ///< the first step that is compressed
+  std::optional<int64_t> local_steps{};  ///< between averagings; none: replicas meet in each update
+  LocalUpdates local{};                  ///< the rest of it
+  std::string table;                     ///< file of `tutti bench tune`
+  ServerFlags served;                    ///< of parameter_server
   std::vector<std::string>
       typed{};  ///< all flags of the command that were, as Command::typed() has them
 };

@@ -6,8 +6,10 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/cli/fields.h"
 #include "tutti/cli/run/server_flags.h"
 #include "tutti/cli/train/job.h"
+#include "tutti/cli/train/whole_flags.h"
 #include "tutti/models/models.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/train/model/batch_norm_check.h"
@@ -48,6 +50,11 @@ nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, 
 }
 
 void check_groups(const JobFlags& flags, const std::vector<ps::Variable>& variables) {
+  if (const auto whole = whole_rule_from(flags.optimizer)) {
+    std::vector<std::string> names;
+    for (const ps::Variable& variable : variables) names.push_back(variable.name);
+    return said_of("--optimizer-options", [&] { whole->require_fitting(names); });
+  }
   const optim::Recipe recipe = recipe_from(flags.optimizer);
   for (const optim::Group& group : recipe.groups())
     if (std::ranges::none_of(variables, [&](const ps::Variable& variable) {

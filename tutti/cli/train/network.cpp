@@ -8,8 +8,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/folders.h"
+#include "tutti/cli/fields.h"
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/text_models.h"
+#include "tutti/train/model/detail/graph_file.h"
 
 namespace tutti::cli {
 namespace {
@@ -43,6 +46,11 @@ const pt2::TensorMeta& meta_of_input(const FromExport& exported) {
   throw UsageError(fmt::format("MODEL {}: takes no tensor", exported.path().string()));
 }
 
+int64_t elements_in_file(const FromExport& exported) {
+  const auto report = exported::report_of(exported.program());
+  return report.trained_elements + report.frozen_elements;
+}
+
 std::string shape_words(const std::vector<int64_t>& shape) {
   std::vector<std::string> sizes;
   for (const int64_t size : shape) sizes.push_back(size < 0 ? "any" : std::to_string(size));
@@ -51,25 +59,83 @@ std::string shape_words(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+std::vector<nn::LoraMatrix> Network::adapters() const {
+  return graph ? nn::lora_matrices(loras, nn::lora_candidates(*graph), "the graph")
+               : exported->adapters();
+}
+
 int64_t Network::num_parameters() const {
-  if (graph) return graph->num_parameters();
-  const auto report = exported::report_of(exported->program());
-  return report.trained_elements + report.frozen_elements;
+  int64_t elements = graph ? graph->num_parameters() : elements_in_file(*exported);
+  for (const nn::LoraMatrix& matrix : adapters()) elements += matrix.num_elements();
+  return elements;
 }
 
 int64_t Network::num_frozen() const {
-  return graph ? graph->num_frozen() : exported::report_of(exported->program()).frozen_elements;
+  if (graph) return loras.empty() ? graph->num_frozen() : graph->num_parameters();
+  return exported->adapters().empty() ? exported::report_of(exported->program()).frozen_elements
+                                      : elements_in_file(*exported);
 }
 
 std::vector<ps::Variable> Network::variables() const {
-  if (graph) return variables_of(*graph);
   std::vector<ps::Variable> variables;
+  for (const nn::LoraMatrix& matrix : adapters()) {
+    variables.push_back({matrix.name_of_a(), {matrix.lora.rank, matrix.in}});
+    variables.push_back({matrix.name_of_b(), {matrix.out, matrix.lora.rank}});
+  }
+  if (!variables.empty()) return variables;
+  if (graph) return variables_of(*graph);
   for (const std::string& name : trained_names(exported->program(), true))
     variables.push_back({name, shape_of(exported->program().tensors.at(name))});
   return variables;
 }
 
 bool is_exported(const std::string& model) { return model.ends_with(".pt2"); }
+
+namespace {
+
+std::vector<nn::Lora> loras_from(const std::vector<std::string>& texts) {
+  std::vector<nn::Lora> loras;
+  for (const std::string& text : texts) {
+    const size_t colon = text.find(':');
+    nn::Lora& lora = loras.emplace_back(nn::Lora{.pattern = text.substr(0, colon)});
+    if (colon != std::string::npos)
+      said_of("--lora " + text, [&] {
+        read_fields(std::string_view(text).substr(colon + 1),
+                    {{"rank", &lora.rank}, {"alpha", &lora.alpha}});
+        return true;
+      });
+  }
+  return loras;
+}
+
+// What is said of adapters begins with `lora "PATTERN"`.
+template <class Make>
+auto said_of_lora(Make make) {
+  try {
+    return make();
+  } catch (const UsageError& error) {
+    const std::string what = error.what();
+    throw UsageError(what.starts_with("lora") ? "--" + what : what);
+  }
+}
+
+}  // namespace
+
+FromExport exported_from(const std::filesystem::path& path, FromExportOptions options,
+                         const std::vector<std::string>& loras) {
+  return said_of_lora([&] {
+    options.lora = loras_from(loras);
+    return from_export(path, options);
+  });
+}
+
+Network adapted_graph(nn::Graph graph, const std::string& model,
+                      const std::vector<std::string>& loras) {
+  Network network{.graph = std::move(graph), .loras = loras_from(loras)};
+  said_of_lora(
+      [&] { return nn::lora_matrices(network.loras, nn::lora_candidates(*network.graph), model); });
+  return network;
+}
 
 Check model_or_export() {
   Check check = one_of("model", all_model_names());
@@ -145,25 +211,37 @@ void keep_exported(const FromExport& exported, const std::filesystem::path& fold
     keep(exported.evaluation_path(), kEvalExportFile);
   else if (is_another)
     std::filesystem::remove(folder / kEvalExportFile);  // of the network that was there
+  detail::write_graph_file(folder / detail::kGraphFile, std::nullopt);
 }
+
+namespace {
+
+bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code failure;
+  return std::filesystem::equivalent(a, b, failure) ||
+         (std::filesystem::file_size(a, failure) == std::filesystem::file_size(b, failure) &&
+          !failure && digest_of_file(a).sha256 == digest_of_file(b).sha256);
+}
+
+}  // namespace
 
 Network network_beside(const DataSpec& spec, const std::string& typed,
                        const std::filesystem::path& weights) {
-  if (!is_exported(spec.model)) return {.graph = model_for_spec(spec.model, spec)};
-  std::error_code failure;
-  std::filesystem::path folder = std::filesystem::absolute(weights).lexically_normal();
-  for (int up = 0; up < 3 && !std::filesystem::exists(folder / kExportFile, failure); ++up)
-    folder = folder.parent_path();
-  const auto beside = folder / kExportFile, evaluation = folder / kEvalExportFile;
-  const bool is_beside = std::filesystem::exists(beside, failure);
-  if (!is_beside && !is_exported(typed))
+  if (!is_exported(spec.model))
+    return adapted_graph(model_for_spec(spec.model, spec), spec.model, spec.lora);
+  const auto beside = export_beside(weights);
+  if (!beside && !is_exported(typed))
     throw UsageError(fmt::format(
         "{}: there is no {} beside the weights; give the file that was trained as MODEL",
         weights.string(), kExportFile));
   FromExportOptions options;
-  if (std::filesystem::exists(evaluation, failure)) options.eval = evaluation;
-  FromExport exported =
-      from_export(is_exported(typed) ? std::filesystem::path(typed) : beside, options);
+  // Another one that was typed has an evaluation of its own, or needs none.
+  if (beside && (!is_exported(typed) || is_same_file(typed, beside->network)))
+    options.eval = beside->evaluation;
+  else if (auto own = std::filesystem::path(typed).replace_extension(".eval.pt2"); is_there(own))
+    options.eval = std::move(own);
+  FromExport exported = exported_from(
+      is_exported(typed) ? std::filesystem::path(typed) : beside->network, options, spec.lora);
   check_exported(exported, spec);
   return {.exported = std::move(exported)};
 }

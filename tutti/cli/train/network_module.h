@@ -8,8 +8,9 @@
 namespace tutti::cli {
 
 inline tutti::detail::ErasedModel made_of(const Network& network) {
-  return network.graph ? tutti::detail::erase(*network.graph)
-                       : tutti::detail::erase((*network.exported)());
+  if (network.exported) return tutti::detail::erase((*network.exported)());
+  if (network.loras.empty()) return tutti::detail::erase(*network.graph);
+  return tutti::detail::erase(nn::make_module(*network.graph, network.loras));
 }
 
 }  // namespace tutti::cli

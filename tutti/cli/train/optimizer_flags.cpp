@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/fields.h"
+#include "tutti/cli/train/whole_flags.h"
 
 namespace tutti::cli {
 namespace {
@@ -58,8 +62,10 @@ void add_clip_flag(Command& command, const char* name, double& limit, const char
 
 void add_optimizer_flags(Command& command, OptimizerFlags& flags) {
   command.group = "Optimizer";
-  command.add("--optimizer", "NAME", &flags.name, one_of("optimizer", optim::rule_names()),
-              fmt::format("{}", fmt::join(optim::rule_names(), ", ")));
+  std::vector<std::string> names = optim::rule_names();
+  std::ranges::copy(optim::whole_rule_names(), std::back_inserter(names));
+  command.add("--optimizer", "NAME", &flags.name, one_of("optimizer", names),
+              fmt::format("{}", fmt::join(names, ", ")));
   command
       .add("--learning-rate", "R", &flags.learning_rate, positive_number(1e38),
            "Default: the optimizer's own (adam 1e-3)")
@@ -80,6 +86,11 @@ void add_optimizer_flags(Command& command, OptimizerFlags& flags) {
 }
 
 optim::Recipe recipe_from(const OptimizerFlags& flags) {
+  if (whole_rule_from(flags))
+    throw UsageError(fmt::format(
+        "--optimizer {}: it needs whole parameters, and steps are measured here of elementwise "
+        "rules; take one of {}",
+        flags.name, fmt::join(optim::rule_names(), ", ")));
   optim::Rule::Options options =
       optim::rule_by_name(flags.name, flags.learning_rate.value_or(0)).options();
   set_weight_decay(flags, options);

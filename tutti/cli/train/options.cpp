@@ -1,8 +1,10 @@
 #include "tutti/cli/train/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <system_error>
@@ -15,6 +17,7 @@
 #include "tutti/cli/fields.h"
 #include "tutti/cli/train/files.h"
 #include "tutti/cli/train/flags.h"
+#include "tutti/cli/train/whole_flags.h"
 #include "tutti/strategy/choice/choice.h"
 #include "tutti/train/model/class_weight.h"
 
@@ -255,9 +258,37 @@ std::vector<Metric> metrics_of_number(const TrainFlags& flags) {
   return all;
 }
 
-bool usual_for_classes(std::string_view name) {
-  return std::ranges::find(metric_words(), name) != metric_words().end() ||
-         (name.starts_with("top_") && name.ends_with("_accuracy")) || name.starts_with("map_at_");
+/// Whether it is one number of samples with a label each, several classes: tried on one.
+bool is_of_classes(const Metric& metric) {
+  const std::array<float, 2> outputs{1, 0};
+  const int64_t label = 0;
+  std::vector<double> state(static_cast<size_t>(metric.num_states(std::ssize(outputs))));
+  try {
+    metric.add({.outputs = outputs.data(), .labels = &label, .rows = 1, .width = 2}, state);
+  } catch (const UsageError&) {
+    return false;
+  }
+  return metric.scalar();
+}
+
+/// Of any K, any B; metric_by_name() says what is wrong with them.
+bool has_a_number(std::string_view name) {
+  for (const std::string_view average : {"micro_", "weighted_"})
+    if (name.starts_with(average)) return name.substr(average.size()).starts_with("f_beta_");
+  return (name.starts_with("top_") && name.ends_with("_accuracy")) || name.starts_with("map_at_") ||
+         name.starts_with("f_beta_");
+}
+
+Metric metric_of_classes(std::string_view name, const std::vector<std::string>& known) {
+  if (std::ranges::find(metric_words(), name) != metric_words().end() || has_a_number(name))
+    return said_of("--metrics", [&] { return metric_by_name(name); });
+  const std::vector<std::string> all = metric_names();
+  if (std::ranges::find(all, name) == all.end())
+    throw UsageError("--metrics: " + unknown_message("metric", name, known));
+  throw UsageError(
+      fmt::format("--metrics {}: is not of classes with a label a sample, as here; "
+                  "expected some of {}",
+                  name, fmt::join(known, ", ")));
 }
 
 }  // namespace
@@ -273,27 +304,29 @@ const std::vector<std::string>& schedule_names() {
 
 std::optional<RateSchedule> schedule_from(const TrainFlags& flags, int64_t steps) {
   if (flags.schedule.empty() && flags.warm_up == 0) return std::nullopt;
-  const optim::Rule rule = recipe_from(flags.job.optimizer).rule();
+  const double rate = learning_rate_of(flags.job.optimizer);
   if (flags.warm_up >= steps)
     throw UsageError(fmt::format("--warm-up {}: the training has {} step{}; expected fewer",
                                  flags.warm_up, steps, steps == 1 ? "" : "s"));
   const RateSchedule then = said_of("--schedule", [&] {
-    return flags.schedule.empty()
-               ? schedules::constant(rule.learning_rate())
-               : named_schedule(flags.schedule, rule.learning_rate(), steps - flags.warm_up);
+    return flags.schedule.empty() ? schedules::constant(rate)
+                                  : named_schedule(flags.schedule, rate, steps - flags.warm_up);
   });
   const RateSchedule schedule = flags.warm_up > 0 ? schedules::warm_up(flags.warm_up, then) : then;
   for (const int64_t step : {int64_t{0}, steps - 1})
     said_of(fmt::format("the rate of step {} (--schedule, --warm-up)", step),
-            [&] { return rule.next({}, schedule(step)); });
+            [&] { require_rate(flags.job.optimizer, schedule(step)); });
   return schedule;
 }
 
 const std::vector<std::string>& metric_words() {
-  static const std::vector<std::string> words = {
-      "top_5_accuracy",  "precision",    "recall",   "f1",
-      "micro_precision", "micro_recall", "micro_f1", "weighted_precision",
-      "weighted_recall", "weighted_f1",  "map_at_3", "perplexity"};
+  static const std::vector<std::string> words = [] {
+    std::vector<std::string> all;
+    for (const std::string& name : metric_names())
+      if (name != metrics::accuracy().name() && is_of_classes(metric_by_name(name)))
+        all.push_back(name);
+    return all;
+  }();
   return words;
 }
 
@@ -323,9 +356,7 @@ std::vector<Metric> metrics_from(const TrainFlags& flags) {
     if (number_metric(name, 1))
       throw UsageError(
           fmt::format("--metrics {}: is for a number that is predicted; here classes are", name));
-    if (!usual_for_classes(name))
-      throw UsageError("--metrics: " + unknown_message("metric", name, known));
-    add_once(all, said_of("--metrics", [&] { return metric_by_name(name); }), name);
+    add_once(all, metric_of_classes(name, known), name);
   }
   return all;
 }
@@ -389,11 +420,17 @@ std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
   });
 }
 
+std::vector<std::string> frozen_patterns(const TrainFlags& flags) {
+  std::vector<std::string> patterns;
+  if (flags.freeze.empty()) return patterns;
+  for (const std::string_view pattern : parts_of(flags.freeze, ',')) patterns.emplace_back(pattern);
+  return patterns;
+}
+
 nn::Graph frozen_by(const TrainFlags& flags, const nn::Graph& graph) {
   if (flags.freeze.empty()) return graph;
-  std::vector<std::string> patterns;
-  for (const std::string_view pattern : parts_of(flags.freeze, ',')) patterns.emplace_back(pattern);
-  nn::Graph frozen = said_of("--freeze", [&] { return nn::with_frozen(graph, patterns); });
+  nn::Graph frozen =
+      said_of("--freeze", [&] { return nn::with_frozen(graph, frozen_patterns(flags)); });
   if (frozen.num_frozen() == frozen.num_parameters())
     throw UsageError(fmt::format("--freeze {}: is all of {}, so that nothing would be trained",
                                  flags.freeze, flags.job.model));

@@ -42,6 +42,8 @@ std::optional<LargeBatch> large_batch_from(const TrainFlags& flags);
 std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
                                             const std::vector<std::string>& classes);
 
+/// Those of --freeze.
+std::vector<std::string> frozen_patterns(const TrainFlags& flags);
 /// `graph` with the parameters of --freeze frozen.
 nn::Graph frozen_by(const TrainFlags& flags, const nn::Graph& graph);
 

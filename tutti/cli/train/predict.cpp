@@ -1,5 +1,7 @@
-// tutti predict: what a trained model says of photos, rows of tables, images and doodles.
+// tutti predict: what a trained model says of photos, rows of tables, images, doodles and drawings.
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 #include <fmt/format.h>
@@ -20,6 +22,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/json.h"
+#include "tutti/base/log.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
@@ -35,6 +38,7 @@
 #include "tutti/cli/train/job.h"
 #include "tutti/cli/train/network.h"
 #include "tutti/cli/train/network_module.h"
+#include "tutti/cli/train/submission.h"
 #include "tutti/cli/train/text_models.h"
 #include "tutti/data/detail/doodles.h"
 #include "tutti/data/files.h"
@@ -43,6 +47,8 @@
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/data/sources/records.h"
+#include "tutti/data/sources/strokes.h"
+#include "tutti/data/transforms/strokes.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/models/models.h"
 #include "tutti/sync/tensors.h"
@@ -52,6 +58,11 @@ namespace tutti::cli {
 namespace {
 
 using data::DataKind;
+
+// Of Google's bitmaps: 28 pixels for a drawing of 256 in a border of 24, lines of 16. The border of
+// strokes_to_bitmap() is narrower, by the pixels that are put around it.
+constexpr int64_t kBitmapSide = 28, kBitmapBorder = 1;
+constexpr double kBitmapLine = 16.0 * kBitmapSide / (256 + 2 * 24);
 
 // Photos that are decoded, and then computed, at once.
 constexpr size_t kPhotosAtOnce = 256;
@@ -65,6 +76,7 @@ struct PredictFlags {
   DeviceFlags devices;
   TableFlags table;
   std::string json;
+  std::string submission;
 };
 
 StrategyOptions strategy_options(const PredictFlags& flags) {
@@ -95,6 +107,8 @@ DataSpec spec_of(const PredictFlags& flags) {
       flags.weights, kDataSpecFile));
 }
 
+bool is_strokes(const std::string& file) { return data::recognise(file).kind == DataKind::strokes; }
+
 // float32 [rows, 1, 28, 28] in 0..1, as quickdraw() has them.
 at::Tensor doodles_in(const std::string& file) {
   const Array ink = data::detail::read_doodles(file);
@@ -118,12 +132,15 @@ class Prediction {
     if (!flags.table.header.empty() && spec_.kind != DataKind::csv)
       throw UsageError(fmt::format("--header {}: is for tables; the model was trained on {}",
                                    flags.table.header, data::name_of(spec_.kind)));
+    if (!flags.submission.empty()) check_submission();
     model_.load(checkpoints_in(flags.weights).back().path);
   }
 
   /// Returns the exit code: 1 where a file could not be read.
   int run() {
-    if (spec_.of_photos())
+    if (!flags_.submission.empty())
+      submit();
+    else if (spec_.of_photos())
       predict_photos();
     else
       for (const std::string& file : flags_.files) attempt([&] { predict_rows(file); });
@@ -151,10 +168,66 @@ class Prediction {
     failed_ = true;
   }
 
+  void check_submission() const {
+    if (spec_.kind != DataKind::quickdraw && spec_.kind != DataKind::strokes)
+      throw UsageError(fmt::format("--submission {}: is for doodles; the model was trained on {}",
+                                   flags_.submission, data::name_of(spec_.kind)));
+    if (flags_.top > Submission::kMostWords)
+      throw UsageError(fmt::format("--top {} with --submission {}: a row has at most {} words",
+                                   flags_.top, flags_.submission, Submission::kMostWords));
+  }
+
+  // All drawings are read before the first is predicted: what is damaged would have no row.
+  void submit() {
+    Submission submission(spec_.classes);
+    if (const auto sentence = words_without_a_class(spec_.classes); !sentence.empty())
+      log(LogLevel::warning, "--submission {}: {}", flags_.submission, sentence);
+    std::vector<data::Dataset> files;
+    for (const std::string& file : flags_.files) {
+      const data::KeyedStrokes found = drawings_to_submit(file);
+      submission.expect(found.keys, found.where);
+      files.push_back(as_trained(found.drawings));
+    }
+    for (const data::Dataset& drawings : files) {
+      throw_if_stop_requested("predict");
+      submit(model_.predict(drawings.batch(kTestBatch)), submission);
+    }
+    write_file_atomically(flags_.submission, submission.text());
+    print_line("{}: {} drawings, {} word{} each", flags_.submission, submission.num_said(),
+               flags_.top, flags_.top == 1 ? "" : "s");
+  }
+
+  // Of equal outputs the first label comes first, as the metrics have it.
+  void submit(const at::Tensor& outputs, Submission& submission) const {
+    const at::Tensor finite = at::isfinite(outputs).all(1);
+    const at::Tensor labels = at::argsort(outputs, /*stable=*/true, 1, /*descending=*/true)
+                                  .narrow(1, 0, flags_.top)
+                                  .contiguous();
+    for (int64_t row = 0; row < outputs.size(0); ++row) {
+      if (!finite[row].item<bool>())
+        throw DataError(fmt::format(
+            "{}: the network's outputs are not finite, so there is no likeliest word; are there "
+            "weights in {} that are not? tutti evaluate names the first",
+            submission.next_place(), flags_.weights));
+      submission.say({labels[row].const_data_ptr<int64_t>(), static_cast<size_t>(flags_.top)});
+    }
+  }
+
+  // As the network was trained to see them.
+  data::Dataset as_trained(const data::Dataset& drawings) const {
+    if (spec_.kind == DataKind::strokes) return mapped(drawings, spec_.transforms);
+    return drawings
+        .map(data::transforms::strokes_to_bitmap(kBitmapSide - 2 * kBitmapBorder,
+                                                 {.line = kBitmapLine}))
+        .map(data::transforms::center_crop(kBitmapSide))
+        .map(data::transforms::to_tensor());
+  }
+
   // Whose bytes a table's error would be about.
   void refuse_photo(const std::string& file) const {
     constexpr int64_t kMagicBytes = 16;
     const auto files = data::local_files();
+    if (files->info(file).folder) return;
     const Array front = files->read(file, 0, std::min(kMagicBytes, files->info(file).bytes));
     if (const auto format = data::photo_format(data::text_of(front)); !format.empty())
       throw DataError(fmt::format("{}: is a photo ({}); the model was trained on {}", file, format,
@@ -168,6 +241,9 @@ class Prediction {
       say(file, model_.predict(data::csv(file, *spec_.table, unlabelled).batch(kTestBatch)));
     else if (spec_.kind == DataKind::idx)
       say(file, model_.predict(data::idx(file, {.labelled = false}).batch(kTestBatch)));
+    else if (spec_.kind == DataKind::strokes || is_strokes(file))
+      say(file,
+          model_.predict(as_trained(data::strokes(file, {.labelled = false})).batch(kTestBatch)));
     else
       say(file, model_.predict(doodles_in(file)));
   }
@@ -301,7 +377,8 @@ void tell_model_from_files(PredictFlags& flags) {
     flags.files.insert(flags.files.begin(), std::exchange(flags.model, ""));
   }
   if (flags.files.empty())
-    throw UsageError("FILES: none is given; expected photos, tables, IDX images or doodles");
+    throw UsageError(
+        "FILES: none is given; expected photos, tables, IDX images, doodles or drawings");
 }
 
 }  // namespace
@@ -319,7 +396,8 @@ void add_predict(Command& program) {
   command
       .place("FILES", &flags->files, some_name(),
              "Of the kind that was trained on: photos or records of them, tables, IDX images, "
-             "doodles (.npy); one that is called as a model: ./mlp")
+             "doodles (.npy), drawings of strokes or folders of them; one that is called as a "
+             "model: ./mlp")
       .required = false;
   command
       .add("--weights", "PATH", &flags->weights, some_name(),
@@ -333,14 +411,28 @@ void add_predict(Command& program) {
               "Of LibTorch (default: usable cores)");
   command.add("--json", "FILE", &flags->json, some_name(),
               "File for what is said, an object a line");
+  command
+      .add(
+          "--submission", "FILE", &flags->submission, some_name(),
+          "Of doodles: FILES are drawings with keys, as Kaggle's test_simplified.csv; what is said "
+          "of them goes to FILE as Kaggle takes it, key_id,word, with the words of --top, at most "
+          "3")
+      .excludes = {"--json"};
   command.footer =
       "Examples:\n"
       "  tutti predict --weights runs/photos photos/new/*.jpg --top 3\n"
-      "  tutti predict linear_regression --weights runs/housing new.csv --json prices.json\n\n"
-      "A file that cannot be read is named, the others are predicted, and the exit code is 1.";
+      "  tutti predict linear_regression --weights runs/housing new.csv --json prices.json\n"
+      "  tutti predict --weights runs/doodle test_simplified.csv --top 3 --submission out.csv\n\n"
+      "A file that cannot be read is named, the others are predicted, and the exit code is 1; with "
+      "--submission nothing is written then, and it is 2.";
   command.action = [flags] {
     tell_model_from_files(*flags);
-    if (!flags->json.empty()) require_writable(flags->json, "--json");
+    for (const auto& [flag, file] :
+         {std::pair{"--json", flags->json}, {"--submission", flags->submission}}) {
+      if (file.empty()) continue;
+      require_no_input(flag, file, flags->files);
+      require_writable(file, flag);
+    }
     install_stop_handler();
     return Prediction(*flags).run();
   };
