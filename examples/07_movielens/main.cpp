@@ -65,12 +65,16 @@ int main(int argc, char** argv) {
   auto strategy = tutti::strategy_from_flags(argc, argv);
   const std::string folder = argc > 1 ? argv[1] : "movielens-small";
   const int epochs = argc > 2 ? std::stoi(argv[2]) : 8;
+  const std::string checkpoints = argc > 3 ? argv[3] : "";  // a folder: goes on where it was
   try {
     const auto [train, test] = read_ratings(folder);
     tutti::Model model(strategy, [] { return Factorisation(); });
     model.compile({.optimizer = tutti::optim::adagrad({.learning_rate = 0.1, .weight_decay = 1e-3}),
                    .loss = tutti::losses::mean_squared_error()});
-    model.fit(train.dataset().shuffle().batch(512), {.epochs = epochs, .verbose = 2});
+    model.fit(train.dataset().shuffle().batch(512),
+              {.epochs = epochs,
+               .verbose = 2,
+               .checkpoints = {.folder = checkpoints, .every_steps = 20, .resume = true}});
     const double error = std::sqrt(model.evaluate(test.dataset().batch(4096)).loss);
     if (strategy.world().chief) std::printf("test rmse %.17g\n", error);
   } catch (const tutti::Error& error) {
