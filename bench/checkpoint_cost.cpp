@@ -1,4 +1,5 @@
-// What a checkpoint every EVERY steps adds to a training of `wide`.
+// What a checkpoint every EVERY steps adds to a training of `wide`: by Model::fit, and by
+// tutti::Checkpoint to a loop of one's own, one after the other.
 //
 //   bench_checkpoint_cost DATA FOLDER [BATCH [EVERY [CHECKPOINTS]]] [--strategy ...]
 //   tutti run -n 2 bench_checkpoint_cost DATA FOLDER --strategy multi_worker
@@ -7,9 +8,9 @@
 // meant, and go again. BATCH (128) is global; EVERY (100), at least 20; CHECKPOINTS (20). A machine
 // that others share drifts by more than a checkpoint costs, so each is measured against its own
 // neighbours: the EVERY / 3 steps after it, in which the training waits for the snapshot and the
-// files are written, less the mean of as many steps before and after them. Prints a line of JSON:
-// the median step in ms, what a checkpoint adds in ms, and that as a share of EVERY steps, median
-// and quartiles over the checkpoints.
+// files are written, less the mean of as many steps before and after them. Prints a line of JSON
+// for each: the median step in ms, what a checkpoint adds in ms, and that as a share of EVERY
+// steps, median and quartiles over the checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,9 +22,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/clock.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/train/checkpointing/loop_checkpoint.h"
 #include "tutti/train/model/model.h"
 
 #include "bench/rounds.h"
@@ -59,28 +65,78 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-void measure(Strategy& strategy, const Setting& setting) {
-  const auto train =
-      data::quickdraw(setting.data, {.split = "train"}).shuffle().batch(setting.batch);
+data::Dataset train_of(const Setting& setting) {
+  return data::quickdraw(setting.data, {.split = "train"}).shuffle().batch(setting.batch);
+}
+
+CheckpointOptions checkpoints_of(const Setting& setting) {
+  return {.folder = std::filesystem::path(setting.folder) / "bench_checkpoint_cost",
+          .every_steps = setting.every,
+          .newest_kept = 1};
+}
+
+int64_t steps_of(const Setting& setting) { return (setting.checkpoints + 1) * setting.every; }
+
+// In ms, each step.
+std::vector<float> fit(Strategy& strategy, const Setting& setting) {
+  const auto train = train_of(setting);
   Model model(strategy, [] { return models::wide(); });
   model.compile({.optimizer = optim::adam(),
                  .loss = losses::sparse_categorical_crossentropy(),
                  .metrics = {metrics::accuracy()}});
-  const auto folder = std::filesystem::path(setting.folder) / "bench_checkpoint_cost";
-  const int64_t steps = (setting.checkpoints + 1) * setting.every;
-  const History history = model.fit(
-      train, {.epochs = 1 + steps / train.num_batches(),
-              .max_steps = steps,
-              .verbose = 0,
-              .checkpoints = {.folder = folder, .every_steps = setting.every, .newest_kept = 1}});
+  const int64_t steps = steps_of(setting);
+  return model
+      .fit(train, {.epochs = 1 + steps / train.num_batches(),
+                   .max_steps = steps,
+                   .verbose = 0,
+                   .checkpoints = checkpoints_of(setting)})
+      .step_ms;
+}
+
+std::vector<float> loop(Strategy& strategy, const Setting& setting) {
+  Replicated<nn::GraphModule> net(strategy, [] { return nn::make_module(models::wide()); });
+  Optimizer optimizer(net, optim::adam());
+  const Loss loss = losses::sparse_categorical_crossentropy();
+  auto data = strategy.distribute(train_of(setting));
+  int64_t step = 0, epoch = 0;
+  std::vector<double> sums(static_cast<size_t>(strategy.world().local));
+  Checkpoint checkpoint(strategy, checkpoints_of(setting));
+  checkpoint.add("net", net).add("adam", optimizer).add_own("sums", sums);
+  checkpoint.add("step", step).add("epoch", epoch);
+  std::vector<float> step_ms;
+  for (; step < steps_of(setting); ++epoch) {
+    TimePoint begin = Clock::now();
+    for (auto&& batch : data.epoch(epoch)) {
+      strategy.run([&](ReplicaContext& replica) {
+        if (batch.local_size(replica) == 0) return optimizer.abstain(replica);
+        auto [x, y] = batch.local(replica);
+        optimizer.minimize(
+            replica, loss.kernel().scaled_sum(net.local(replica)->forward(x), y,
+                                              1.0 / static_cast<double>(batch.global_size()),
+                                              sums[static_cast<size_t>(replica.local_rank())]));
+      });
+      checkpoint.after_step(++step);
+      const TimePoint end = Clock::now();
+      step_ms.push_back(std::chrono::duration<float, std::milli>(end - begin).count());
+      begin = end;
+      if (step == steps_of(setting)) break;
+    }
+  }
+  checkpoint.end();
+  return step_ms;
+}
+
+void print(Strategy& strategy, const Setting& setting, const char* by,
+           const std::vector<float>& step_ms_of_all) {
   if (!strategy.world().chief) return;
-  std::filesystem::remove_all(folder);
-  const std::vector<double> costs = costs_of(history.step_ms, setting);
-  const double step_ms = history.step_ms_percentile(0.5);
+  std::filesystem::remove_all(checkpoints_of(setting).folder);
+  const std::vector<double> costs = costs_of(step_ms_of_all, setting);
+  const double step_ms = quantile({step_ms_of_all.begin(), step_ms_of_all.end()}, 0.5);
   const auto share = [&](double of_all) {
     return quantile(costs, of_all) / (step_ms * static_cast<double>(setting.every));
   };
   const nlohmann::ordered_json json = {{"bench", "checkpoint_cost"},
+                                       {"by", by},
                                        {"strategy", strategy.kind()},
                                        {"replicas", strategy.num_replicas_in_sync()},
                                        {"global_batch", setting.batch},
@@ -109,7 +165,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    measure(strategy, setting);
+    print(strategy, setting, "fit", fit(strategy, setting));
+    print(strategy, setting, "loop", loop(strategy, setting));
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 1;

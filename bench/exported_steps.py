@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
 """Steps of networks written in Python: eager PyTorch beside the same, exported, in C++ without Python.
 
-    .venv/bin/python bench/exported_steps.py [--build build] [--rounds 7] [--only gpt lstm]
+    .venv/bin/python bench/exported_steps.py [--build build] [--rounds 7] [--only gpt lstm] [--replicas 2]
 
 Each network is exported by tutti.export, then both sides take turns of steps, on one thread each: forward, the
 mean of the first output's squares, backward, SGD. Prints a table: ms of a step as medians over the rounds, the
 median of the rounds' ratios eager / ours with its least and most (above 1: ours is faster), and how long the
 file took to load. gpt2 is GPT-2 small, 500 MB: --only gpt2.
+
+With --replicas PyTorch has as many processes of DistributedDataParallel over Gloo, buckets of 25 MB or of 1 MB,
+whichever is faster in a round, gradients as views of them; ours strategy mirrored. Each replica has that batch
+and one thread.
 """
 
 import argparse
+import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
 import torch
+import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 
@@ -136,9 +145,49 @@ class Eager:
         return (time.perf_counter() - begin) * 1000 / steps
 
 
+def rank_of_ddp(rank, ranks, port, module, given, bucket, pipe):
+    warnings.simplefilter("ignore", FutureWarning)  # of broadcast_buffers, which older torch calls nothing else
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+    options = {"bucket_cap_mb": bucket, "gradient_as_bucket_view": True, "broadcast_buffers": False}
+    eager = Eager(nn.parallel.DistributedDataParallel(module, **options), given)
+    while steps := pipe.recv():
+        torch.distributed.barrier()
+        pipe.send(eager.milliseconds(steps))
+    torch.distributed.destroy_process_group()
+
+
+class Ddp:
+    """As Eager; each round the faster of two buckets."""
+
+    def __init__(self, module, given, ranks):
+        self.groups, spawn = [], torch.multiprocessing.get_context("spawn")
+        for bucket in (25, 1):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            pipes = [spawn.Pipe() for _ in range(ranks)]
+            self.groups.append([pipe[0] for pipe in pipes])
+            for rank, pipe in enumerate(pipes):
+                arguments = (rank, ranks, port, module, given, bucket, pipe[1])
+                spawn.Process(target=rank_of_ddp, args=arguments, daemon=True).start()
+
+    def milliseconds(self, steps):
+        times = []
+        for pipes in self.groups:
+            for pipe in pipes:
+                pipe.send(steps)
+            times.append(max(pipe.recv() for pipe in pipes))
+        return min(times)
+
+    def end(self):
+        for pipe in sum(self.groups, []):
+            pipe.send(0)
+
+
 class Ours:
-    def __init__(self, program, net, batch, words):
-        command = [program, net, str(batch), str(words)]
+    def __init__(self, program, net, batch, words, replicas):
+        command = [program, net, str(batch), str(words), *([str(replicas)] if replicas > 1 else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.load_ms = float(self.process.stdout.readline())
 
@@ -152,12 +201,15 @@ def row(name, arguments, folder):
     torch.manual_seed(1)
     module, net = made(), folder / f"{name}.pt2"
     export(module, given(max(2, batch // 2)), net, eval_out=False, check=False)
-    ours = Ours(arguments.build / "bin" / "bench_exported_step", net, batch, WORDS.get(name, 2))
-    eager = Eager(module, given(batch))
+    ours = Ours(arguments.build / "bin" / "bench_exported_step", net, batch, WORDS.get(name, 2),
+                arguments.replicas)
+    eager = Ddp(module, given(batch), arguments.replicas) if arguments.replicas > 1 else Eager(module, given(batch))
     eager.milliseconds(1), ours.milliseconds(1)
     rounds = [(eager.milliseconds(steps), ours.milliseconds(steps)) for _ in range(arguments.rounds)]
     ours.process.stdin.close()
     ours.process.wait()
+    if arguments.replicas > 1:
+        eager.end()
     middle = lambda values: statistics.median(values)
     ratios = [theirs / own for theirs, own in rounds]
     return (
@@ -171,10 +223,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=NETS, help="(default: all but gpt2)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| network | batch | eager ms | ours ms | eager / ours | MB | load ms |\n|---|---|---|---|---|---|---|")
+    peer = "eager" if arguments.replicas == 1 else "DDP"
+    print(f"| network | batch | {peer} ms | ours ms | {peer} / ours | MB | load ms |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.only or [name for name in NETS if name != "gpt2"]:
             print(row(name, arguments, pathlib.Path(folder)), flush=True)

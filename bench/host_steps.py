@@ -15,6 +15,8 @@ table, as medians over the rounds of median steps:
   t1      all hosts compute at once, each by itself, so that they share the memory and nothing travels
   t2      what crosses a link each way in an all-reduce, over its rate; latency not counted
   fused, all_reduce    strategy multi_worker
+  idle    of fused: the share of a step in which a host's core has nothing to do, of the idlest host. What is left
+          of it is what hiding could win yet: a core that sends, receives and computes without a pause cannot be faster
   s=0, s=1, s=inf      parameter servers, one a host, without backups; a step of worker 0
   t1 of the peer       as t1, in PyTorch
   DDP     over each backend, with the best of the buckets asked for, in MB; beside it over ours in step: fused,
@@ -112,8 +114,10 @@ def measured(run, case, runs, rounds):
     for number in range(rounds):
         for name, once in runs.items():
             times[name].append(once() if is_ours(name) else or_nothing(once))
+            if name == "fused":
+                times.setdefault("idle", []).append(run.idle)
         print(f"{case.hosts} hosts, {case.model}, {case.link()}, round {number + 1}:",
-              ", ".join(f"{words_of(name)} {values[-1]:.1f}" for name, values in times.items()), file=sys.stderr, flush=True)
+              ", ".join(f"{words_of(name)} {values[-1]:.4g}" for name, values in times.items()), file=sys.stderr, flush=True)
     medians = {name: statistics.median(known) for name, values in times.items()
                if (known := [value for value in values if value == value])}
     if "fused" in runs:
@@ -129,7 +133,10 @@ def line_of(case, ms, peers):
         return f"{ms[name]:.1f}{more}" if name in ms else "-"
 
     cells = [case.model, case.link(), cell("t1"), cell("t2")]
-    cells += [cell(name, f" ({ms[name] / most:.2f})" if "t2" in ms else "") for name in WAYS]
+    for name in WAYS:
+        cells.append(cell(name, f" ({ms[name] / most:.2f})" if "t2" in ms else ""))
+        if name == "fused":
+            cells.append(f"{ms['idle']:.0%}" if "idle" in ms else "-")
     cells += [cell("t1 of the peer")] if peers else []
     for peer in peers:
         best = peer if peer == "mpi" else min((name for name in ms if name[0] == peer), key=ms.get, default=peer)
@@ -148,7 +155,7 @@ def main():
     for line in left_out:
         print(f"LEFT OUT {line}", file=sys.stderr, flush=True)
     counts = [int(count) for count in arguments.hosts.split(",")]
-    head = ["hosts", "model", "link", "t1", "t2", *WAYS, *(["t1 of the peer"] if peers else [])]
+    head = ["hosts", "model", "link", "t1", "t2", "fused", "idle", *WAYS[1:], *(["t1 of the peer"] if peers else [])]
     for peer in peers:
         head += ["MPI" if peer == "mpi" else f"DDP, {peer}", f"{peer} / ours"]
     lines = ["# Steps over hosts of one core", "",

@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 from emulated_hosts import PAYLOAD, ROOT, TUTTI, WARM_UP, Hosts, address, run_all
 
@@ -72,11 +74,42 @@ def missing(peers):
     return {peer: why for peer, why in lacks.items() if peer in peers}
 
 
+class CoreWatch:
+    """What the cores do, ten times a second, until it ends."""
+
+    def __init__(self):
+        self.seen, self.ended = [], threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def watch(self):
+        while not self.ended.wait(0.1):
+            lines = [line.split() for line in pathlib.Path("/proc/stat").read_text().splitlines()]
+            ticks = {line[0]: [int(tick) for tick in line[1:9]] for line in lines if line[0][3:].isdigit()}
+            self.seen.append((time.time(), [ticks[f"cpu{core}"] for core in CORES]))
+
+    def idle(self, begin, end):
+        """The share of that time in which the idlest core had nothing to do; NaN of too short ones."""
+        inside = [ticks for at, ticks in self.seen if begin <= at <= end]
+        if len(inside) < 3:
+            return float("nan")
+        passed = [[late - early for early, late in zip(*core)] for core in zip(inside[0], inside[-1])]
+        return max((core[3] + core[4]) / max(1, sum(core)) for core in passed)
+
+
 class Trainings:
     """Each method runs one, of so many timed steps, and returns milliseconds of the median step."""
 
     def __init__(self, steps, folder):
         self.steps, self.folder = steps, pathlib.Path(folder)
+        self.idle = None  # of the hosts' cores, the share of the last fused steps
         self.sent_once = None  # bytes of the last fused step that host 0 sent as gradients
         self.middle_share = 0  # the most of a step that bench_delayed_links computed, with what begins a job
         self.text = self.folder / "text.txt"
@@ -97,12 +130,14 @@ class Trainings:
 
     def over_links(self, case, commands):
         """commands: of the open Hosts. The figures of host 0 and its milliseconds."""
-        with Hosts(case.hosts, case.mbit, case.latency_ms) as hosts:
+        with Hosts(case.hosts, case.mbit, case.latency_ms) as hosts, CoreWatch() as watch:
             figures = self.run(commands(hosts))[0]
             middle = hosts.end_middle() if case.latency_ms else None
         ms = figures["step_ms_p50"]
         if not ms:
             raise SystemExit(f"{case}: worker 0 was given none of {self.steps} steps: ask for more")
+        written, lasted = self.figures(0).stat().st_mtime, self.steps * ms / 1e3
+        self.idle = watch.idle(written - 0.8 * lasted, written - 0.1 * lasted)
         if middle:
             if middle["dropped"]:
                 raise SystemExit(f"{case}: bench_delayed_links dropped {middle['dropped']} frames")

@@ -32,6 +32,8 @@
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/strokes.h"
+#include "tutti/data/transforms/strokes.h"
 #include "tutti/data/transforms/transforms.h"
 
 #include "bench/bare_photos.h"
@@ -263,6 +265,34 @@ Json measure_sleep(const Setting& setting) {
           {"off", reported / slept - 1}};
 }
 
+// ---- strokes: from lines of JSON to batches of bitmaps, by one core
+
+// One channel of ink, or three with time. bench/stroke_bitmaps.py runs this beside Python's.
+Json measure_strokes(const Setting& setting) {
+  const auto drawings = data::strokes(setting.folder);
+  const auto times = (setting.samples + drawings.num_samples() - 1) / drawings.num_samples();
+  data::Loader loader({.workers = 0}, {});
+  int64_t epoch = 0;
+  Json json{{"bench", "input_strokes"},
+            {"drawings", drawings.num_samples()},
+            {"batch", setting.batch},
+            {"rounds", setting.rounds}};
+  for (const bool time : {false, true}) {
+    const auto samples = drawings.shuffle()
+                             .repeat(times)
+                             .take(setting.samples)
+                             .map(data::transforms::strokes_to_bitmap(64, {.time = time}))
+                             .map(data::transforms::to_tensor())
+                             .batch(setting.batch);
+    std::vector<double> core_us;
+    for (int64_t round = 0; round <= setting.rounds; ++round)
+      core_us.push_back(cost_of(setting.samples, [&] { load(loader, samples, epoch++); }).core_us);
+    core_us.erase(core_us.begin());  // which warmed up
+    json[time ? "core_us_with_time" : "core_us"] = bench::median(core_us);
+  }
+  return json;
+}
+
 // ---- the command line
 
 struct Case {
@@ -277,6 +307,8 @@ constexpr Case kCases[] = {
     {"photos", "Photos decoded, cropped, flipped and normalised, beside bare libjpeg-turbo threads",
      true, 64, measure_photos},
     {"doodles", "Doodles out of memory", true, 128, measure_doodles},
+    {"strokes", "Drawings of strokes to bitmaps of 64 x 64: time of a core", true, 128,
+     measure_strokes},
     {"slow", "Reads of 20 ms each: share of step time waiting, after 200 steps", false, 32,
      measure_slow},
     {"memory", "Resident memory of a loader of photos, beside its budget", true, 64,
@@ -290,7 +322,8 @@ void add_case(CLI::App& app, const Case& one) {
   setting->batch = one.batch;
   CLI::App* command = app.add_subcommand(one.name, one.words);
   if (one.data)
-    command->add_option("--data", setting->folder, "Folder of photos, or of doodles")->required();
+    command->add_option("--data", setting->folder, "Folder of photos, doodles or drawings")
+        ->required();
   const auto number = [&](const char* flag, int64_t& value, const char* words) {
     command->add_option(flag, value, words)
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
