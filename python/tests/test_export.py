@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 import zipfile
 
 import torch
@@ -280,6 +281,44 @@ class Refusals(InFolder):
         with self.assertRaises(ExportError):
             export(module_of(lambda x: x.view(3, 4)), torch.randn(3, 4), self.folder / "net.pt2")
         self.assertEqual((self.folder / "net.pt2").read_bytes(), before)
+
+    def pair(self):
+        return [(self.folder / name).read_bytes() for name in ("net.pt2", "net.eval.pt2")]
+
+    def test_an_evaluation_that_fails_leaves_the_earlier_pair(self):
+        class NoEvaluation(Net):
+            def forward(self, x):
+                return super().forward(x) if self.training else super().forward(x.view(3, 4))
+
+        export(Net(), torch.randn(3, 4), self.folder / "net.pt2")
+        before = self.pair()
+        with self.assertRaises(ExportError) as caught:
+            export(NoEvaluation(), torch.randn(3, 4), self.folder / "net.pt2")
+        self.assertIn("eval()", str(caught.exception))
+        self.assertEqual(self.pair(), before)
+        self.assertEqual(len(list(self.folder.iterdir())), 2)
+
+    def test_a_companion_that_cannot_be_placed_leaves_the_earlier_pair(self):
+        export(Net(), torch.randn(3, 4), self.folder / "net.pt2")
+        before = self.pair()
+        rename = os.rename
+
+        def fails(old, new):
+            if pathlib.Path(new) == self.folder / "net.eval.pt2" and "old." not in str(old):
+                raise OSError("the disk is full")
+            rename(old, new)
+
+        with unittest.mock.patch("os.rename", fails), self.assertRaises(OSError):
+            export(Net(), torch.randn(3, 4), self.folder / "net.pt2")
+        self.assertEqual(self.pair(), before)
+
+    def test_an_old_companion_is_not_left_beside_a_new_file(self):
+        export(Net(), torch.randn(3, 4), self.folder / "net.pt2")
+        before = self.pair()
+        with self.assertRaises(ExportError) as caught:
+            export(Net(), torch.randn(3, 4), self.folder / "net.pt2", eval_out=False)
+        self.assertIn("net.eval.pt2 is of an earlier export", str(caught.exception))
+        self.assertEqual(self.pair(), before)
 
 
 class WeightsBack(InFolder):

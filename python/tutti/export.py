@@ -109,8 +109,9 @@ def export(
     check           load both files again, and compare them with the module on other inputs
 
     Throws ExportError with what to change: a batch that the module fixes, control flow that depends on
-    values, an operator that is none, a program that was decomposed; and where a file computes
-    something else than the module. Files appear whole or not at all.
+    values, an operator that is none, a program that was decomposed; where a file computes something
+    else than the module; and where the companion of an earlier export would stay beside `out`. Both
+    files appear, whole, or none does and earlier ones stay.
     """
     _require_module(module)
     if stack not in ("relative", "keep", "drop"):
@@ -118,8 +119,15 @@ def export(
     out = pathlib.Path(out)
     if out.suffix != ".pt2" or out.name.endswith(".eval.pt2"):
         raise ExportError(f"out: got {str(out)!r}, expected a path like net.pt2")
+    companion = out.with_suffix(".eval.pt2")
     if eval_out is None or eval_out is True:
-        eval_out = out.with_suffix(".eval.pt2")
+        eval_out = companion
+    if companion.exists() and (eval_out is False or pathlib.Path(eval_out) != companion):
+        raise ExportError(
+            f"{companion} is of an earlier export, and would be taken for the companion of the new "
+            f"{out.name}: remove it, or have it written anew (eval_out, no --no-eval)"
+        )
+    paths = [("train", out)] + ([] if eval_out is False else [("eval", pathlib.Path(eval_out))])
     args, kwargs = _arguments(example_inputs)
     shapes = dynamic_shapes
     if shapes is None and dynamic is not False:
@@ -127,25 +135,26 @@ def export(
 
     files = []
     was = {part: part.training for part in module.modules()}
-    try:
-        for mode, path in (("train", out), ("eval", eval_out)):
-            if path is False:
-                continue
-            if mode == "eval":
-                module.eval()
-            elif not module.training:
-                module.train()
-            program = _export_one(module, args, kwargs, shapes, mode)
-            operators = _operators(program)
-            _name_tuples(program.call_spec.in_spec)
-            _name_tuples(program.call_spec.out_spec)
-            _take_out(program, stack)
-            made = _write(module, program, pathlib.Path(path), (args, kwargs), mode, check)
-            files.append(dataclasses.replace(made, operators=operators))
-            inputs = _inputs(program)
-    finally:
-        for part, training in was.items():
-            part.training = training
+    with contextlib.ExitStack() as made, _all_or_none() as place:
+        try:
+            for mode, path in paths:
+                if mode == "eval":
+                    module.eval()
+                elif not module.training:
+                    module.train()
+                program = _export_one(module, args, kwargs, shapes, mode)
+                operators = _operators(program)
+                _name_tuples(program.call_spec.in_spec)
+                _name_tuples(program.call_spec.out_spec)
+                _take_out(program, stack)
+                new = made.enter_context(_folder_beside(path)) / path.name
+                file = _write(module, program, new, (args, kwargs), mode, check)
+                files.append(dataclasses.replace(file, path=path, operators=operators))
+                inputs = _inputs(program)
+                place.append((new, path))
+        finally:
+            for part, training in was.items():
+                part.training = training
     count = lambda tensors: sum(t.numel() for t in tensors)
     return Report(
         files,
@@ -402,17 +411,42 @@ def _relative(trace):
 # ---- files
 
 
-def _write(module, program, path, arguments, mode, check):
-    """Made under its own name in a folder of its own, for the name stands in the archive."""
+@contextlib.contextmanager
+def _folder_beside(path):
+    """A folder that goes again: files are made there under their own names, which stand in them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tutti-export-", dir=path.parent) as folder:
-        new = os.path.join(folder, path.name)
-        try:
-            torch.export.save(program, new)
-        except Exception as error:
-            raise ExportError(f"{mode}(): {type(error).__name__}: {str(error).strip()}") from error
-        compared, difference = _compare(module, program, new, arguments, mode) if check else (0, 0.0)
-        os.replace(new, path)
+        yield pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def _all_or_none():
+    """A list for (new, path): behind the block each new file takes the place of `path`. Those that are
+    there are taken away first, so that no new one ever stands beside another's old companion; they come
+    back where one cannot be placed."""
+    pairs, undo = [], []
+    yield pairs
+    try:
+        for new, path in pairs:
+            if path.exists():
+                old = new.with_name("old." + path.name)
+                os.rename(path, old)
+                undo.append((old, path))
+        for new, path in pairs:
+            os.rename(new, path)
+            undo.append((path, new))
+    except OSError:
+        for now, before in reversed(undo):
+            os.rename(now, before)
+        raise
+
+
+def _write(module, program, path, arguments, mode, check):
+    try:
+        torch.export.save(program, path)
+    except Exception as error:
+        raise ExportError(f"{mode}(): {type(error).__name__}: {str(error).strip()}") from error
+    compared, difference = _compare(module, program, path, arguments, mode) if check else (0, 0.0)
     return Made(
         path, mode, path.stat().st_size, collections.Counter(), _batch(program), compared, difference
     )

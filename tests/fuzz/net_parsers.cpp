@@ -254,6 +254,9 @@ constexpr std::array kParsers = {
     Parser{"pt2-program", pt2_program},
     Parser{"pt2-weights", pt2_weights},
     Parser{"pt2-program-deep", pt2_program_deep},
+    Parser{"stroke-lines", stroke_lines},
+    Parser{"stroke-rows", stroke_rows},
+    Parser{"stroke-records", stroke_records},
 };
 
 }  // namespace

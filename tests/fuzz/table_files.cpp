@@ -1,5 +1,6 @@
 #include "tests/fuzz/table_files.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -9,6 +10,7 @@
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/jsonl.h"
+#include "tutti/data/sources/strokes.h"
 
 namespace tutti::test {
 namespace {
@@ -51,6 +53,35 @@ void read_table(std::string_view bytes, data::CsvOptions options) {
   for (const Array& column : batch.columns)
     if (column.dtype() == DType::float32)
       for (float value : column.as<float>()) table_keeps(std::isfinite(value));
+}
+
+void table_keeps_strokes(const Array& strokes) {
+  const auto points = strokes.as<float>();
+  table_keeps(!points.empty() && points[data::kStrokeNumber] == 0);
+  for (size_t at = data::kStrokeFields; at < points.size(); at += data::kStrokeFields) {
+    const float* const point = &points[at];
+    const float* const before = point - data::kStrokeFields;
+    const float next = point[data::kStrokeNumber] - before[data::kStrokeNumber];
+    table_keeps(next == 0 || next == 1);
+    table_keeps(point[data::kStrokeTime] >= before[data::kStrokeTime]);
+  }
+  for (const float value : points) table_keeps(std::isfinite(value));
+}
+
+// Each drawing by itself: what is wrong with one keeps no other from being read.
+void read_strokes(const char* name, std::string_view bytes) {
+  constexpr int64_t kMostRows = 50;
+  const auto files = std::make_shared<OneFile>(bytes);
+  const bool labelled = data::strokes_are_labelled(name, files);
+  const data::Dataset dataset =
+      data::strokes(name, {.labelled = labelled, .details = bytes.size() % 2 == 0, .files = files});
+  for (int64_t row = 0; row < std::min(kMostRows, dataset.num_samples()); ++row) {
+    try {
+      const auto one = dataset.skip(row).take(1).padded_batch(1);
+      table_keeps_strokes(one.epoch({}).batch(0).columns[0]);
+    } catch (const Error&) {  // the right answer to most
+    }
+  }
 }
 
 }  // namespace
@@ -96,5 +127,9 @@ void jsonl_file(std::string_view bytes) {
   table_keeps(dataset.num_samples() > 0);
   dataset.padded_batch(dataset.num_samples()).epoch({}).batch(0);
 }
+
+void stroke_lines(std::string_view bytes) { read_strokes("fuzzer.ndjson", bytes); }
+void stroke_rows(std::string_view bytes) { read_strokes("fuzzer.csv", bytes); }
+void stroke_records(std::string_view bytes) { read_strokes("fuzzer.bin", bytes); }
 
 }  // namespace tutti::test

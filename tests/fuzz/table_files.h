@@ -11,5 +11,9 @@ void csv_file(std::string_view bytes);
 void idx_file(std::string_view bytes);
 /// Every line, with the columns that the first one has.
 void jsonl_file(std::string_view bytes);
+/// Drawings, each by itself: as ndjson, Kaggle's CSV and Google's binary.
+void stroke_lines(std::string_view bytes);
+void stroke_rows(std::string_view bytes);
+void stroke_records(std::string_view bytes);
 
 }  // namespace tutti::test

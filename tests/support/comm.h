@@ -79,7 +79,7 @@ inline std::map<std::string, MakeMembers>& more_engines() {
 
 /// Engines of one group of `size`: "solo"; "shm" (buffers of threads are visible to all); "shm
 /// staged" (as between processes: only memory from allocate() is); "tcp" over socket pairs, or "tcp
-/// loopback" over two TCP streams a peer, both in small pieces.
+/// loopback" over two TCP streams a peer for each of three sums at a time, both in small pieces.
 inline std::vector<std::shared_ptr<Engine>> make_engines(const std::string& name, int size,
                                                          const ShmOptions& options = {}) {
   if (const auto more = more_engines().find(name); more != more_engines().end())
@@ -88,7 +88,7 @@ inline std::vector<std::shared_ptr<Engine>> make_engines(const std::string& name
   if (name == "shm") return make_shm_threads(size, options);
   const TcpOptions small_pieces{.chunk_bytes = 4096, .min_stripe_bytes = 4096};
   if (name == "tcp") return make_tcp_members(size, small_pieces);
-  if (name == "tcp loopback") return make_tcp_members(size, small_pieces, 2, Wire::loopback);
+  if (name == "tcp loopback") return make_tcp_members(size, small_pieces, 2, Wire::loopback, 3);
   const ShmSegment segment = ShmSegment::create(size, options);
   std::vector<std::shared_ptr<Engine>> engines(static_cast<size_t>(size));
   std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
 // A PJRT plugin of two devices that fails as FAKE_PLUGIN says: "hang" and "crash" when its client
 // is made, "exit" in its initialization, "refuse" to make a client, "old", "other" and "short" in
-// its table, "stuck" where device 1 never ends a program. Its programs give back their arguments.
+// its table, "stuck" where device 1 never ends a program, "deaf" where one never begins. Its
+// programs give back their arguments.
 // Told node_id of num_nodes it puts a value, and gets those of all others within kv_timeout_ms.
 #include <pjrt_c_api.h>
 #include <unistd.h>
@@ -283,6 +284,7 @@ PJRT_Error* destroy_loaded(PJRT_LoadedExecutable_Destroy_Args* args) {
 }
 
 PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  if (fails_by("deaf")) std::this_thread::sleep_for(std::chrono::hours(1));
   for (size_t device = 0; device < args->num_devices; ++device) {
     args->output_lists[device][0] = give(PJRT_Buffer(*args->argument_lists[device][0]));
     // The second list is device 0's.

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -186,30 +187,88 @@ inline OnnxFile read_onnx(const std::string& bytes) {
   return file;
 }
 
-/// As torch::nn::LSTM's cell computes one direction; gates are input, output, forget, cell.
-inline std::vector<at::Tensor> onnx_lstm(const OnnxNode& n, const std::vector<at::Tensor>& in) {
+/// One step of ONNX's LSTM (gates: input, output, forget, cell) or GRU (update, reset, new).
+inline std::pair<at::Tensor, at::Tensor> onnx_cell(const std::string& op, const at::Tensor& x,
+                                                   const at::Tensor& y, const at::Tensor& h,
+                                                   const at::Tensor& c) {
+  if (op == "LSTM") {
+    const auto gates = (x + y).chunk(4, 1);
+    const at::Tensor next = at::sigmoid(gates[2]) * c + at::sigmoid(gates[0]) * at::tanh(gates[3]);
+    return {at::sigmoid(gates[1]) * at::tanh(next), next};
+  }
+  const auto of_x = x.chunk(3, 1), of_h = y.chunk(3, 1);
+  const at::Tensor update = at::sigmoid(of_x[0] + of_h[0]), reset = at::sigmoid(of_x[1] + of_h[1]);
+  const at::Tensor fresh = at::tanh(of_x[2] + reset * of_h[2]);
+  return {(1 - update) * fresh + update * h, c};
+}
+
+/// As the specification has it: beyond its number of steps a sample gives zeros.
+inline std::vector<at::Tensor> onnx_recurrent(const OnnxNode& n,
+                                              const std::vector<at::Tensor>& in) {
+  if (n.op == "GRU" && n.whole("linear_before_reset", 0) != 1)
+    throw std::runtime_error("a GRU that resets before its product is none of the test's");
+  const int64_t length = in[0].size(0), batch = in[0].size(1), units = in[2].size(2);
+  if (units != n.number.at("hidden_size")) throw std::runtime_error("hidden_size is another");
+  const auto given = [&](size_t i) { return in.size() > i && in[i].defined(); };
   std::vector<at::Tensor> outputs, last_h, last_c;
   for (int64_t d = 0; d < in[1].size(0); ++d) {
     const at::Tensor bias = in[3][d];
     const int64_t half = bias.size(0) / 2;
-    at::Tensor h = in[5][d], c = in[6][d];
-    std::vector<at::Tensor> steps(static_cast<size_t>(in[0].size(0)));
-    for (int64_t i = 0; i < in[0].size(0); ++i) {
-      const int64_t t = d == 0 ? i : in[0].size(0) - 1 - i;
-      const auto gates = (at::mm(in[0][t], in[1][d].t()) + at::mm(h, in[2][d].t()) +
-                          bias.slice(0, 0, half) + bias.slice(0, half))
-                             .chunk(4, 1);
-      c = at::sigmoid(gates[2]) * c + at::sigmoid(gates[0]) * at::tanh(gates[3]);
-      h = at::sigmoid(gates[1]) * at::tanh(c);
-      steps[static_cast<size_t>(t)] = h;
+    at::Tensor h = given(5) ? in[5][d] : at::zeros({batch, units});
+    at::Tensor c = given(6) ? in[6][d] : at::zeros({batch, units});
+    std::vector<at::Tensor> steps(static_cast<size_t>(length));
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t t = d == 0 ? i : length - 1 - i;
+      const auto [next_h, next_c] =
+          onnx_cell(n.op, at::mm(in[0][t], in[1][d].t()) + bias.slice(0, 0, half),
+                    at::mm(h, in[2][d].t()) + bias.slice(0, half), h, c);
+      const at::Tensor there =
+          given(4) ? (in[4] > t).unsqueeze(1) : at::ones({batch, 1}, at::kBool);
+      h = at::where(there, next_h, h);
+      c = at::where(there, next_c, c);
+      steps[static_cast<size_t>(t)] = at::where(there, h, at::zeros_like(h));
     }
     outputs.push_back(at::stack(steps));
     last_h.push_back(h);
     last_c.push_back(c);
   }
-  if (last_h[0].size(1) != n.number.at("hidden_size"))
-    throw std::runtime_error("hidden_size is another");
   return {at::stack(outputs, 1), at::stack(last_h), at::stack(last_c)};
+}
+
+/// Operators of graphs of sequences, and activations.
+inline std::optional<std::vector<at::Tensor>> onnx_outputs_of_sequences(
+    const OnnxNode& n, const std::vector<at::Tensor>& in) {
+  const std::string& op = n.op;
+  const auto pads = [&] {
+    const auto all = n.numbers.at("pads");
+    return std::vector<int64_t>(all.begin(),
+                                all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
+  };
+  const auto bias = [&] { return in.size() > 2 ? in[2] : at::Tensor(); };
+  if (op == "LSTM" || op == "GRU") return onnx_recurrent(n, in);
+  if (op == "Elu") return {{at::elu(in[0], n.real.at("alpha"))}};
+  if (op == "Selu") return {{at::selu(in[0])}};
+  if (op == "Softplus") return {{at::log1p(at::exp(in[0]))}};
+  if (op == "Mish") return {{in[0] * at::tanh(at::log1p(at::exp(in[0])))}};
+  if (op == "LogSoftmax") return {{at::log_softmax(in[0], n.whole("axis", -1))}};
+  if (op == "Max") return {{at::maximum(in[0], in[1])}};
+  if (op == "Min") return {{at::minimum(in[0], in[1])}};
+  if (op == "ConvTranspose")
+    return {{at::convolution(in[0], in[1], bias(), n.numbers.at("strides"), pads(),
+                             std::vector<int64_t>(pads().size(), 1), /*transposed=*/true,
+                             n.numbers.at("output_padding"), n.whole("group", 1))}};
+  if (in.empty() || !in[0].defined() || in[0].dim() != 3) return std::nullopt;
+  if (op == "Conv")
+    return {{at::conv1d(in[0], in[1], bias(), n.numbers.at("strides"), pads(), {1},
+                        n.whole("group", 1))}};
+  if (op == "MaxPool")
+    return {{at::max_pool1d(in[0], n.numbers.at("kernel_shape"), n.numbers.at("strides"), pads())}};
+  if (op == "AveragePool")
+    return {{at::avg_pool1d(in[0], n.numbers.at("kernel_shape"), n.numbers.at("strides"), pads(),
+                            false, n.whole("count_include_pad", 0) != 0)}};
+  if (op == "GlobalAveragePool") return {{in[0].mean({2}, true)}};
+  if (op == "GlobalMaxPool") return {{in[0].amax({2}, true)}};
+  return std::nullopt;
 }
 
 /// Operators that graphs of .pt2 files have beside those of ours.
@@ -223,6 +282,15 @@ inline std::vector<at::Tensor> onnx_outputs_of_exported(const OnnxNode& n,
   const bool keep = n.whole("keepdims", 1) != 0;
   const auto axes = [&] { return in.size() > 1 ? list(in[1]) : std::vector<int64_t>{}; };
   if (op == "Sigmoid") return {at::sigmoid(in[0])};
+  if (op == "HardSwish") return {in[0] * at::clamp(in[0] / 6 + 0.5, 0, 1)};
+  if (op == "HardSigmoid") return {at::clamp(in[0] * n.real.at("alpha") + n.real.at("beta"), 0, 1)};
+  if (op == "LeakyRelu") return {at::where(in[0] < 0, in[0] * n.real.at("alpha"), in[0])};
+  if (op == "Clip") {
+    at::Tensor y = in[0];
+    if (in.size() > 1 && in[1].defined()) y = at::maximum(y, in[1]);
+    if (in.size() > 2 && in[2].defined()) y = at::minimum(y, in[2]);
+    return {y};
+  }
   if (op == "Exp") return {at::exp(in[0])};
   if (op == "Sqrt") return {at::sqrt(in[0])};
   if (op == "Neg") return {-in[0]};
@@ -236,14 +304,8 @@ inline std::vector<at::Tensor> onnx_outputs_of_exported(const OnnxNode& n,
   if (op == "Range")
     return {
         at::arange(in[0].item<int64_t>(), in[1].item<int64_t>(), in[2].item<int64_t>(), at::kLong)};
-  if (op == "ConvTranspose")
-    return {at::conv_transpose2d(in[0], in[1], in.size() > 2 ? in[2] : at::Tensor(),
-                                 n.numbers.at("strides"),
-                                 {n.numbers.at("pads")[0], n.numbers.at("pads")[1]},
-                                 n.numbers.at("output_padding"), n.whole("group", 1))};
   if (op == "InstanceNormalization")
     return {at::instance_norm(in[0], in[1], in[2], {}, {}, true, 0, n.real.at("epsilon"), false)};
-  if (op == "LSTM") return onnx_lstm(n, in);
   throw std::runtime_error("ONNX operator " + op + " is not one of the test's");
 }
 
@@ -260,6 +322,7 @@ inline std::vector<at::Tensor> onnx_outputs(const OnnxNode& n, std::vector<at::T
   const auto sides = [](const at::Tensor& t) { return t.sizes().vec(); };
   const auto bias = [&](size_t at) { return in.size() > at ? in[at] : at::Tensor(); };
   const std::string& op = n.op;
+  if (auto made = onnx_outputs_of_sequences(n, in)) return *made;
   if (op == "Identity") return {in[0]};
   if (op == "Relu") return {at::relu(in[0])};
   if (op == "Tanh") return {at::tanh(in[0])};
@@ -278,8 +341,10 @@ inline std::vector<at::Tensor> onnx_outputs(const OnnxNode& n, std::vector<at::T
     return {in.size() > 2 ? y + in[2] : y};
   }
   if (op == "Conv")
-    return {at::conv2d(in[0], in[1], bias(2), n.numbers.at("strides"), front("pads", 2), {1, 1},
-                       n.whole("group", 1))};
+    return {at::conv2d(
+        in[0], in[1], bias(2), n.numbers.at("strides"), front("pads", 2),
+        n.numbers.contains("dilations") ? n.numbers.at("dilations") : std::vector<int64_t>{1, 1},
+        n.whole("group", 1))};
   if (op == "MaxPool")
     return {at::max_pool2d(in[0], n.numbers.at("kernel_shape"), n.numbers.at("strides"),
                            front("pads", 2))};

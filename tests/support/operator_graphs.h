@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/nn/graph.h"
+#include "tutti/nn/layers.h"
 
 namespace tutti::test {
 
@@ -28,6 +28,33 @@ inline nn::Graph of_tokens(const std::vector<nn::Layer>& layers) {
   auto x = input;
   for (const nn::Layer& layer : layers) x = layer(x);
   return {input, x};
+}
+
+/// Of a sequence and how many steps of it there are.
+inline nn::Graph of_counted(const nn::Layer& layer) {
+  const auto x = nn::input({6, 3}), count = nn::input({1}, DType::int64);
+  return {{{"x", x}, {"count", count}}, {{"y", layer(x, count)}}};
+}
+
+/// Two images by one network, compared.
+inline nn::Graph siamese() {
+  using namespace nn;
+  const auto a = input({2, 6}), b = input({2, 6});
+  const auto dense = linear(4), later = gru(3);
+  const auto of = [&](const Value& x) { return later(silu()(dense(x))); };
+  const auto x = of(a), y = of(b);
+  const auto apart = subtract(x, y);
+  return {{{"a", a}, {"b", b}},
+          {{"alike", sigmoid()(linear(1)(multiply(apart, apart)))},
+           {"most", maximum(x, y)},
+           {"least", minimum(x, y)}}};
+}
+
+/// One reshape of what has two sizes.
+inline nn::Graph rows_of_ten() {
+  const auto a = nn::input({20}), b = nn::input({30});
+  const auto rows = nn::reshape({-1, 10}).named("rows");
+  return {{{"a", a}, {"b", b}}, {{"first", nn::linear(2)(rows(a))}, {"second", rows(b)}}};
 }
 
 inline nn::Graph tied() {
@@ -84,11 +111,10 @@ inline nn::Graph two_ports() {
 
 }  // namespace graphs
 
-/// Every operator in several forms, and some of them together.
-inline const std::vector<OperatorGraph>& operator_graphs() {
+inline std::vector<OperatorGraph> image_operator_graphs() {
   using namespace nn;
   using namespace graphs;
-  static const std::vector<OperatorGraph> all{
+  return {
       {"conv2d", of({3, 7, 6}, {conv2d(4, 3)})},
       {"conv2d_padded", of({3, 7, 6}, {conv2d(4, 3, {.padding = 1})})},
       {"conv2d_strided", of({3, 8, 7}, {conv2d(4, 3, {.stride = 2, .padding = 1})})},
@@ -146,6 +172,61 @@ inline const std::vector<OperatorGraph>& operator_graphs() {
       {"image_for_all", image_for_all()},
       {"ports", two_ports()},
   };
+}
+
+inline std::vector<OperatorGraph> sequence_operator_graphs() {
+  using namespace nn;
+  using namespace graphs;
+  return {
+      {"sigmoid", of({9}, {sigmoid()})},
+      {"leaky_relu", of({9}, {leaky_relu(0.2)})},
+      {"elu", of({9}, {elu(0.7)})},
+      {"selu", of({9}, {selu()})},
+      {"silu", of({9}, {silu()})},
+      {"hard_sigmoid", of({9}, {hard_sigmoid()})},
+      {"hard_swish", of({9}, {hard_swish()})},
+      {"softplus", of({9}, {softplus()})},
+      {"mish", of({9}, {mish()})},
+      {"relu6", of({9}, {relu6()})},
+      {"log_softmax", of({3, 5}, {log_softmax()})},
+      {"siamese", siamese()},
+      {"conv1d", of({9, 3}, {conv1d(4, 3)})},
+      {"conv1d_strided", of({9, 4}, {conv1d(6, 2, {.stride = 2, .padding = 1, .groups = 2})})},
+      {"conv1d_pools", of({9, 3}, {conv1d(4, 3, {.bias = false}), max_pool1d(2),
+                                   avg_pool1d(2, {.stride = 1, .padding = 1})})},
+      {"max_pool1d_overlaps", of({9, 3}, {max_pool1d(3, {.stride = 2, .padding = 1})})},
+      {"global_avg_pool1d", of({5, 3}, {global_avg_pool1d()})},
+      {"global_max_pool1d", of({5, 3}, {global_max_pool1d()})},
+      {"conv_transpose1d", of({4, 3}, {conv_transpose1d(2, 3)})},
+      {"conv_transpose1d_strided",
+       of({4, 3}, {conv_transpose1d(2, 3, {.stride = 2, .padding = 1, .output_padding = 1})})},
+      {"conv_transpose2d", of({3, 4, 3}, {conv_transpose2d(2, {3, 2}, {.bias = false})})},
+      {"conv_transpose2d_strided",
+       of({2, 5, 4},
+          {conv2d(3, 2),
+           conv_transpose2d(2, 3, {.stride = 2, .padding = {1, 0}, .output_padding = 1}), relu()})},
+      {"group_norm", of({6, 3, 4}, {group_norm(3), conv2d(4, 2), group_norm(2)})},
+      {"reshape_and_permute", of({2, 3, 4}, {permute({2, 0, 1}), reshape({6, -1}), linear(2)})},
+      {"reshape_of_two_sizes", rows_of_ten()},
+      {"slice", of({3, 5}, {slice(1, 4), linear(2)})},
+      {"lstm", of({5, 3}, {lstm(4)})},
+      {"lstm_layers", of({5, 3}, {lstm(4, {.layers = 2, .bidirectional = true}), linear(2)})},
+      {"lstm_sequences", of({5, 3}, {lstm(4, {.sequences = true}), lstm(2)})},
+      {"lstm_counted", of_counted(lstm(4, {.layers = 2, .bidirectional = true}))},
+      {"lstm_counted_sequences", of_counted(lstm(4, {.sequences = true}))},
+      {"gru", of({5, 3}, {gru(4)})},
+      {"gru_layers", of({5, 3}, {gru(4, {.layers = 2, .bidirectional = true, .sequences = true})})},
+      {"gru_counted", of_counted(gru(4, {.layers = 2, .bidirectional = true, .sequences = true}))},
+  };
+}
+
+/// Every operator but a lambda in several forms, and some of them together.
+inline const std::vector<OperatorGraph>& operator_graphs() {
+  static const std::vector<OperatorGraph> all = [] {
+    std::vector<OperatorGraph> joined = image_operator_graphs();
+    for (OperatorGraph one : sequence_operator_graphs()) joined.push_back(std::move(one));
+    return joined;
+  }();
   return all;
 }
 

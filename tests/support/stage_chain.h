@@ -123,7 +123,7 @@ inline Pass pass_of_chain(const nn::Graph& graph, const Modules& modules) {
         roots.push_back(given[stage][i]);
         gradients.push_back(above[i]);
       }
-    torch::autograd::backward(roots, gradients);
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
     above.clear();
     for (const at::Tensor& x : taken[stage])
       above.push_back(x.grad().defined() ? x.grad().contiguous() : at::Tensor());

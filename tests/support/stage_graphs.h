@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tutti/nn/graph.h"
+#include "tutti/nn/layers.h"
 
 namespace tutti::test {
 
@@ -35,6 +35,55 @@ inline nn::Graph cnn_of_orders() {
   const auto places = nn::flatten()(nn::linear(3)(nn::to_sequence()(pooled)));
   const auto one = nn::linear(3)(nn::flatten()(nn::batch_norm2d()(nn::conv2d(1, 3)(pooled))));
   return {input, nn::linear(4)(nn::concat({means, places, one}))};
+}
+
+/// The same with transposed convolutions, group norm, permuted dimensions, and values that meet.
+inline nn::Graph images_of_orders() {
+  const auto input = nn::input({4, 5, 6});
+  auto x = nn::batch_norm2d()(nn::silu()(nn::conv_transpose2d(6, 3, {.stride = 2})(input)));
+  x = nn::multiply(x, nn::sigmoid()(x));
+  x = nn::batch_norm2d()(nn::elu()(nn::group_norm(2)(nn::conv2d(4, 3)(x))));
+  x = nn::maximum(x, nn::subtract(nn::leaky_relu()(x), x));
+  const auto turned = nn::permute({1, 2, 0})(nn::hard_swish()(x));
+  return {input, nn::linear(3)(nn::flatten()(nn::linear(2)(turned)))};
+}
+
+/// Layers that give their gradient in the order of their input, of another's or of neither, each
+/// between a convolution, whose channels are innermost, and a reader that wants rows.
+inline nn::Graph orders_of_gradients() {
+  const auto input = nn::input({3, 6, 6});
+  const auto image = [&](const nn::Value& x) {
+    return nn::batch_norm2d()(nn::conv2d(4, 3, {.padding = 1})(x));
+  };
+  const auto a = image(input), rows = nn::group_norm(2)(nn::tanh()(a));
+  const auto most = nn::maximum(a, rows), least = nn::minimum(rows, a);
+  auto x = nn::add(most, least);
+  x = nn::group_norm(2)(nn::leaky_relu(0.2)(image(x)));
+  x = nn::batch_norm2d()(nn::reshape({4, 4, 9})(image(x)));
+  x = nn::batch_norm2d()(nn::conv2d(3, 3)(x));
+  x = nn::conv2d(2, 1)(nn::permute({2, 0, 1})(nn::batch_norm2d()(x)));
+  return {input, nn::linear(3)(nn::flatten()(x))};
+}
+
+/// Numbers of tokens that are moved about before an embedding reads them.
+inline nn::Graph moved_tokens() {
+  const auto tokens = nn::input({6}, DType::int64);
+  const auto parts = nn::permute({1, 0})(nn::reshape({2, 3})(tokens));
+  const auto words = nn::embedding(65, 3).named("words");
+  const auto first = nn::linear(2).named("first")(words(nn::slice(0, 4)(tokens)));
+  const auto last = nn::linear(2).named("last")(words(nn::flatten()(parts)));
+  return {tokens, nn::linear(2).named("head")(nn::flatten()(nn::concat({first, last})))};
+}
+
+/// Of a sequence and how many of its places there are, which goes by; one layer twice.
+inline nn::Graph sequences() {
+  const auto points = nn::input({45, 3}), count = nn::input({1}, DType::int64);
+  auto x = nn::silu()(nn::conv1d(4, 3, {.padding = 1}).named("conv")(points));
+  const auto cell = nn::lstm(2, {.bidirectional = true, .sequences = true}).named("cell");
+  x = cell(cell(x, count), count);
+  x = nn::max_pool1d(3)(nn::softplus()(x));
+  x = nn::gru(3, {.layers = 2}).named("last")(nn::reshape({20, -1})(x));
+  return {{{"points", points}, {"count", count}}, {{"kind", nn::linear(2).named("head")(x)}}};
 }
 
 /// Two inputs, of which one goes by, and two outputs, of which one comes early.

@@ -55,18 +55,21 @@ inline LinkPair link_between(int a, int b, Wire wire) {
   return {make_plain_link(std::move(first), name(b)), make_plain_link(std::move(second), name(a))};
 }
 
-/// Links of every rank to every other, `streams` data links each, as `make(a, b)` makes them.
+/// Links of every rank to every other, `streams` data links for each lane, as `make(a, b)` makes
+/// them.
 inline std::vector<TcpLinks> tcp_links(int size, int streams,
-                                       const std::function<LinkPair(int, int)>& make) {
+                                       const std::function<LinkPair(int, int)>& make,
+                                       int lanes = 1) {
   std::vector<TcpLinks> all(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     all[r].rank = r;
     all[r].size = size;
+    all[r].lanes = lanes;
     all[r].peers.resize(static_cast<size_t>(size));
   }
   for (int a = 0; a < size; ++a)
     for (int b = a + 1; b < size; ++b) {
-      for (int s = 0; s < streams; ++s) {
+      for (int s = 0; s < streams * lanes; ++s) {
         LinkPair ends = make(a, b);
         all[a].peers[b].data.push_back(std::move(ends.first));
         all[b].peers[a].data.push_back(std::move(ends.second));
@@ -78,25 +81,28 @@ inline std::vector<TcpLinks> tcp_links(int size, int streams,
   return all;
 }
 
-inline std::vector<TcpLinks> tcp_links(int size, int streams = 1, Wire wire = Wire::unix_pair) {
-  return tcp_links(size, streams, [wire](int a, int b) { return link_between(a, b, wire); });
+inline std::vector<TcpLinks> tcp_links(int size, int streams = 1, Wire wire = Wire::unix_pair,
+                                       int lanes = 1) {
+  return tcp_links(size, streams, [wire](int a, int b) { return link_between(a, b, wire); }, lanes);
 }
 
 /// Connects the groups that members split off: the first of a group to come makes all its links.
 class LocalConnector {
  public:
-  explicit LocalConnector(int streams, Wire wire) : streams_(streams), wire_(wire) {}
+  LocalConnector(int streams, Wire wire, int lanes)
+      : streams_(streams), wire_(wire), lanes_(lanes) {}
 
   TcpLinks connect(const std::string& key, const std::vector<int>& members, int rank) {
     const std::scoped_lock lock(mutex_);
     auto& links = groups_[key];
-    if (links.empty()) links = tcp_links(static_cast<int>(members.size()), streams_, wire_);
+    if (links.empty()) links = tcp_links(static_cast<int>(members.size()), streams_, wire_, lanes_);
     return std::move(links[rank]);
   }
 
  private:
   int streams_;
   Wire wire_;
+  int lanes_;
   std::mutex mutex_;
   std::map<std::string, std::vector<TcpLinks>> groups_;
 };
@@ -104,12 +110,13 @@ class LocalConnector {
 /// Engines of one group, in rank order.
 inline std::vector<std::shared_ptr<Engine>> make_tcp_members(int size, TcpOptions options = {},
                                                              int streams = 1,
-                                                             Wire wire = Wire::unix_pair) {
-  const auto connector = std::make_shared<LocalConnector>(streams, wire);
+                                                             Wire wire = Wire::unix_pair,
+                                                             int lanes = 1) {
+  const auto connector = std::make_shared<LocalConnector>(streams, wire, lanes);
   options.connect = [connector](const std::string& key, const std::vector<int>& members, int rank,
                                 const Deadline&) { return connector->connect(key, members, rank); };
   std::vector<std::shared_ptr<Engine>> engines;
-  for (TcpLinks& links : tcp_links(size, streams, wire))
+  for (TcpLinks& links : tcp_links(size, streams, wire, lanes))
     engines.push_back(make_tcp(std::move(links), options));
   return engines;
 }

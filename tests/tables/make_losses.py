@@ -58,6 +58,16 @@ def inputs():
         "counts": (np.abs(y) + 1 / 64, rng.integers(0, 5, y.shape).astype(float)),
         "a zero row": (y, t * np.array([[1], [0], [1], [1]])),
         "below zero": (y, np.abs(t)),
+        "masks": (images, rng.integers(0, 2, images.shape).astype(float)),
+        "probabilities of masks": (
+            sixty_fourths(rng, 0, 1, images.shape),
+            rng.integers(0, 2, images.shape).astype(float),
+        ),
+        "pixels": (images, np.eye(3)[rng.integers(0, 3, images.shape[:2])]),
+        "readings": (
+            sixty_fourths(rng, -2, 2, (SAMPLES, 6, 4)),
+            np.array([[1, 2, 0], [3, 3, 1], [0, 0, 0], [1, 2, 3]]),
+        ),
     }
 
 
@@ -67,6 +77,8 @@ KERAS_CASES = {
         ({}, "labels"),
         ({}, "large logits"),
         ({"from_logits": False}, "probabilities, labels"),
+        ({"gamma": 2.0}, "labels"),  # of Keras's categorical_focal_crossentropy
+        ({"gamma": 0.5, "from_logits": False}, "probabilities, labels"),
     ],
     "categorical_crossentropy": [
         ({}, "one hot"),
@@ -95,6 +107,31 @@ KERAS_CASES = {
     "categorical_hinge": [({}, "one hot")],
     "kl_divergence": [({}, "probabilities, shares"), ({}, "images of shares")],
     "poisson": [({}, "counts")],
+    "binary_focal_crossentropy": [
+        ({}, "yes or no"),
+        ({"gamma": 0.5, "alpha": 0.25}, "yes or no"),
+        ({"label_smoothing": 0.1, "alpha": 0.7}, "yes or no"),
+        ({"from_logits": False, "gamma": 3.0}, "probabilities, yes or no"),
+        ({}, "masks"),
+    ],
+    "categorical_focal_crossentropy": [
+        ({}, "one hot"),
+        ({"gamma": 0.5, "alpha": [0.5, 1.0, 0.125]}, "one hot"),
+        ({"label_smoothing": 0.1}, "shares"),
+        ({"from_logits": False, "gamma": 3.0}, "probabilities, shares"),
+        ({}, "pixels"),
+    ],
+    "dice": [
+        ({}, "masks"),
+        ({"from_logits": False}, "probabilities of masks"),
+        ({"softmax": True}, "pixels"),
+        ({}, "yes or no"),
+    ],
+    "tversky": [
+        ({}, "masks"),
+        ({"from_logits": False, "alpha": 0.3, "beta": 0.7}, "probabilities of masks"),
+        ({"softmax": True, "alpha": 1.0, "beta": 0.25}, "pixels"),
+    ],
     "cosine_similarity": [({}, "numbers"), ({}, "images"), ({}, "a zero row")],
 }
 
@@ -110,7 +147,33 @@ def tolerance_of(loss, name):
         return 1e-9  # Keras takes the probability of "no" as 1 - (1 - 1e-7), which has 9 digits
     if loss == "log_cosh":
         return 1e-8  # Keras subtracts a log(2) of float32
+    if "focal" in loss or loss == "gamma":
+        return 1e-7  # Keras keeps probabilities between 1e-7 and 1 - 1e-7
     return 1e-12
+
+
+def keras_loss(loss, target, y, given):
+    """What Keras calls it, of probabilities where it wants them, and of each sample alone."""
+    import keras
+
+    if loss == "sparse_categorical_crossentropy" and "gamma" in given:
+        given.setdefault("from_logits", True)
+        one_hot = np.eye(y.shape[-1])[target]
+        return keras.losses.categorical_focal_crossentropy(one_hot, y, alpha=1.0, **given)
+    if loss in ["dice", "tversky"]:
+        if given.pop("softmax", False):
+            y = keras.ops.softmax(y, axis=-1)
+        elif given.pop("from_logits", True):
+            y = keras.ops.sigmoid(y)
+        if loss == "tversky":  # its alpha is of false negatives, whatever its words say
+            given = {"alpha": given.get("beta", 0.5), "beta": given.get("alpha", 0.5)}
+        given = {k: v for k, v in given.items() if k != "from_logits"}
+        return getattr(keras.losses, loss)(target, y, axis=tuple(range(1, len(y.shape))), **given)
+    if loss == "binary_focal_crossentropy":
+        given["apply_class_balancing"] = "alpha" in given
+    if loss.endswith("crossentropy"):
+        given.setdefault("from_logits", True)
+    return getattr(keras.losses, loss)(target, y, **given)
 
 
 def case(loss, options, name, per_sample, total, gradient):
@@ -124,7 +187,7 @@ def case(loss, options, name, per_sample, total, gradient):
         "target": target.ravel().tolist(),
         "target_shape": list(target.shape),
         "weights": WEIGHTS,
-        "tolerance": tolerance_of(loss, name),
+        "tolerance": tolerance_of("gamma" if "gamma" in options else loss, name),
         "per_sample": np.ravel(per_sample).tolist(),
         "weighted_sum": float(total),
         "gradient": np.ravel(gradient).tolist(),
@@ -140,13 +203,10 @@ def keras_cases():
     for loss, ways in KERAS_CASES.items():
         for options, name in ways:
             output, target = inputs()[name]
-            given = dict(options)
-            if loss.endswith("crossentropy"):
-                given.setdefault("from_logits", True)
             with tf.GradientTape() as tape:
                 y = tf.constant(output, tf.float64)
                 tape.watch(y)
-                each = getattr(keras.losses, loss)(tf.constant(target), y, **given)
+                each = keras_loss(loss, target, y, dict(options))
                 # Keras gives one loss for each position of the axes between; a sample has their mean.
                 each = tf.reduce_mean(tf.reshape(each, (SAMPLES, -1)), axis=1)
                 total = tf.reduce_sum(each * tf.constant(WEIGHTS, tf.float64))
@@ -176,6 +236,18 @@ def torch_cases():
         found.append(
             case(loss, options, name, each.detach().numpy(), total.item(), y.grad.numpy())
         )
+    output, target = inputs()["readings"]
+    y = torch.tensor(output, dtype=torch.float64, requires_grad=True)
+    each = torch.nn.functional.ctc_loss(
+        y.log_softmax(-1).transpose(0, 1),
+        torch.tensor(target),
+        torch.full((SAMPLES,), output.shape[1]),
+        torch.tensor((target != 0).sum(axis=1)),
+        reduction="none",
+    )
+    total = (each * torch.tensor(WEIGHTS, dtype=torch.float64)).sum()
+    total.backward()
+    found.append(case("ctc", {}, "readings", each.detach().numpy(), total.item(), y.grad.numpy()))
     return found
 
 

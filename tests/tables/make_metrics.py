@@ -159,6 +159,129 @@ def expect_regression(name, own):
     expect(name, "r2_score", r2, 1e-8)
 
 
+def expect_overlaps(name, own):
+    """F-beta and intersections over unions of classes, and counts of one of them."""
+    labels, said, weights = own["labels"], largest(own["outputs"]), own.get("weights")
+    for average in ["macro", "micro", "weighted"]:
+        before = "" if average == "macro" else f"{average}_"
+        options = {"average": average, "sample_weight": weights, "zero_division": 0}
+        for beta in [2, 0.5]:
+            score = sk.fbeta_score(labels, said, beta=beta, **options)
+            expect(name, f"{before}f_beta_{beta}", score, SKLEARN)
+        expect(name, f"{before}iou", sk.jaccard_score(labels, said, **options), SKLEARN)
+    if weights is None:  # Keras makes whole numbers of them
+        mean_iou = keras.metrics.MeanIoU(num_classes=own["outputs"].shape[1])
+        mean_iou.update_state(labels, said)
+        expect(name, "iou", float(mean_iou.result()), KERAS)
+    only = {"labels": [2], "average": None, "sample_weight": weights, "zero_division": 0}
+    expect(name, "iou_of_2", sk.jaccard_score(labels, said, **only)[0], SKLEARN)
+    expect(name, "f_beta_2_of_2", sk.fbeta_score(labels, said, beta=2, **only)[0], SKLEARN)
+    expect_counts(name, labels == 2, said == 2, weights, "_of_2")
+
+
+def expect_counts(name, right, said, weights, after=""):
+    matrix = sk.confusion_matrix(right, said, labels=[False, True], sample_weight=weights)
+    for metric, value in [
+        ("true_positives", matrix[1, 1]),
+        ("false_positives", matrix[0, 1]),
+        ("true_negatives", matrix[0, 0]),
+        ("false_negatives", matrix[1, 0]),
+    ]:
+        expect(name, metric + after, value, SKLEARN)
+
+
+def expect_answers(name, own):
+    """Of each output an answer: of one a sample, and of masks."""
+    right = own["labels"] if "labels" in own else own["targets"]
+    right = right.reshape(own["outputs"].shape).astype(int)
+    for after, threshold in [("", 0.5), (" above 0.3", 0.3)]:
+        for metric, make in [
+            ("true_positives", keras.metrics.TruePositives),
+            ("false_positives", keras.metrics.FalsePositives),
+            ("true_negatives", keras.metrics.TrueNegatives),
+            ("false_negatives", keras.metrics.FalseNegatives),
+        ]:
+            got = of_keras(make(thresholds=threshold), right, own)
+            expect(name, metric + after, got, 60 * KERAS)
+        if name == "binary":  # Keras's is of outputs at the threshold too, where others' are above
+            iou = of_keras(keras.metrics.BinaryIoU(threshold=threshold), right, own)
+            expect(name, "binary_iou" + after, iou, KERAS)
+        said = own["outputs"] > np.float32(threshold)
+        weights = by_element(own).get("weights")
+        weights = None if weights is None else weights.reshape(-1)
+        options = {"average": "macro", "sample_weight": weights, "zero_division": 0}
+        iou = sk.jaccard_score(right.reshape(-1), said.reshape(-1), **options)
+        expect(name, "binary_iou" + after, iou, SKLEARN)
+    if right.ndim == 1:
+        said, weights = own["outputs"] > 0.5, own.get("weights")
+        options = {"sample_weight": weights, "zero_division": 0}
+        expect(name, "iou", sk.jaccard_score(right, said, **options), SKLEARN)
+        expect(name, "f_beta_2", sk.fbeta_score(right, said, beta=2, **options), SKLEARN)
+
+
+def by_element(own):
+    """With a weight an element."""
+    if "weights" not in own or own["outputs"].ndim == 1:
+        return own
+    return dict(own, weights=np.repeat(own["weights"][:, None], own["outputs"].shape[1], axis=1))
+
+
+def expect_curves(name, own, after, chances, right, exact):
+    """Areas, each class against the others. What Keras has at 200 thresholds, scikit-learn has of
+    all outputs: the same where no two of them are in one bin."""
+    weights = own.get("weights")
+    for average in ["macro", "micro", "weighted"]:
+        before = "" if average == "macro" else f"{average}_"
+        options = {"average": average, "sample_weight": weights}
+        area = sk.roc_auc_score(right, chances, **options)
+        expect(name, f"{before}auc of 100001 thresholds{after}", area, exact)
+        precision = sk.average_precision_score(right, chances, **options)
+        expect(name, f"{before}average_precision of 100000 bins{after}", precision, exact)
+    for metric, curve in [("auc", "ROC"), ("pr_auc", "PR")]:
+        area = keras.metrics.AUC(curve=curve, multi_label=True, num_labels=right.shape[1])
+        got = of_keras(area, right, dict(own, outputs=chances))
+        expect(name, metric + after, got, KERAS)
+    expect_averaged_pr(name, own, after, chances, right)
+
+
+def expect_averaged_pr(name, own, after, chances, right):
+    """Of Keras's areas of each class, and of all answers in a row."""
+    weights = own.get("weights", np.ones(len(right)))
+    areas, counts = [], []
+    for c in range(right.shape[1]):
+        column = {"outputs": chances[:, c], "weights": weights}
+        areas.append(of_keras(keras.metrics.AUC(curve="PR"), right[:, c], column))
+        counts.append((weights * right[:, c]).sum())
+    expect(name, "weighted_pr_auc" + after, np.average(areas, weights=counts), KERAS)
+    row = {"outputs": chances.reshape(-1), "weights": np.repeat(weights, right.shape[1])}
+    area = of_keras(keras.metrics.AUC(curve="PR"), right.reshape(-1), row)
+    expect(name, "micro_pr_auc" + after, area, KERAS)
+
+
+def softmax_of(logits):
+    powers = np.exp(logits.astype(float))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def expect_classes_and_answers():
+    for name in ["classes", "weighted classes", "ties"]:
+        expect_overlaps(name, samples[name])
+    for name in ["binary", "weighted binary", "tenths", "all right", "several answers"]:
+        expect_answers(name, samples[name])
+    for name in ["classes", "weighted classes"]:
+        own = samples[name]
+        one_hot = np.eye(own["outputs"].shape[1])[own["labels"]]
+        chances = softmax_of(own["outputs"])
+        expect_curves(name, own, " of logits", chances, one_hot, SKLEARN)
+        expect_curves(f"chances of {name}", own, "", chances, one_hot, SKLEARN)
+    own = samples["several answers"]
+    expect_curves("several answers", own, " of many", own["outputs"], own["targets"], SKLEARN)
+    logits = np.log(own["outputs"] / (1 - own["outputs"]))
+    own = add_samples("several logits", logits, None, own["targets"], own["weights"])
+    chances = 1 / (1 + np.exp(-own["outputs"].astype(float)))
+    expect_curves("several logits", own, " of many logits", chances, own["targets"], SKLEARN)
+
+
 def main():
     labels = random.integers(0, 5, 40)
     outputs = random.normal(size=(40, 5)) + np.eye(5)[labels]
@@ -199,6 +322,8 @@ def main():
     expect_regression("plane", add_samples("plane", guesses, None, plane, weights[:30]))
     level = np.full(10, 0.1)
     expect_regression("level", add_samples("level", level + random.normal(size=10), targets=level))
+
+    expect_classes_and_answers()
 
     sets = {
         name: {

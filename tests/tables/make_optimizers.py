@@ -80,7 +80,7 @@ def case(source, name, options, values):
 
 
 def all_cases():
-    rms, nadam = torch.optim.RMSprop, torch.optim.NAdam
+    rms, nadam, adam = torch.optim.RMSprop, torch.optim.NAdam, torch.optim.Adam
     return [
         case("torch", "rmsprop", {}, with_torch(lambda p: rms(p))),
         case(
@@ -121,6 +121,24 @@ def all_cases():
             "nadam",
             {"learning_rate": 0.05, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.02},
             with_torch(lambda p: nadam(p, 0.05, (0.8, 0.999), 1e-8, 0.02, 0.1)),
+        ),
+        case(
+            "torch",
+            "adam",
+            {"learning_rate": 0.05, "beta2": 0.8, "weight_decay": 0.02, "amsgrad": True},
+            with_torch(lambda p: adam(p, 0.05, (0.9, 0.8), 1e-8, 0.02, True)),
+        ),
+        case(
+            "torch",
+            "adamw",
+            {"learning_rate": 0.05, "beta2": 0.8, "amsgrad": True},
+            with_torch(lambda p: torch.optim.AdamW(p, 0.05, (0.9, 0.8), 1e-8, 1e-2, True)),
+        ),
+        case(
+            "keras",
+            "adam",
+            {"learning_rate": 1 / 64, "beta1": 0.875, "beta2": 0.75, "amsgrad": True},
+            with_keras(keras.optimizers.Adam(1 / 64, 0.875, 0.75, 1e-8, amsgrad=True)),
         ),
         case("keras", "lion", {"learning_rate": 1 / 128}, with_keras(keras.optimizers.Lion(1 / 128))),
         case(

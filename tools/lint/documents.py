@@ -12,7 +12,9 @@ compiling alone.
 
 "```console run" is a session: its commands run as printed, in order, in a folder that all sessions of
 the page share, with what readers are to have themselves (readers_data.py: photos/, new/, housing.csv); ./NAME is the last program above. A line goes on behind `\`; one that ends in `&` runs
-beside the next, and has come to its end at the end of the block. A command whose program is not on
+beside the next, and has come to its end at the end of the block. Behind a "```console run bands" block stand bands that
+its output must lie in (bands.py), with `picture` nothing else of it is compared; such sessions run when
+their page is asked for. A command whose program is not on
 this machine (srun) is named as left out; so is a session of "```console run hosts", of which each line
 runs on a host of its own, h0 and then h1 (hosts.py), where there can be none. In every ```console and ```sh block, flags of `tutti` commands must be known to
 that command's --help. All programs become one source file, each in a namespace of its own, so that
@@ -20,20 +22,23 @@ the torch headers are read once.
 
     documents.py extract OUT.cpp             writes that file (the build does)
     documents.py run BUILD_DIR               runs the programs, checks what they print (ctest does)
-    documents.py sessions BUILD_DIR [PAGE...]    runs the sessions (ctest does)
+    documents.py sessions BUILD_DIR [PAGE...]    runs the sessions (ctest does), of a page those with bands, too
 """
 
 import dataclasses
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
+import bands
 import hosts
 import readers_data
 from common import ROOT, Tree, blank, finding
@@ -45,6 +50,8 @@ FENCE = re.compile(
 )
 HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 LIMIT_S = 120
+BANDS_CPU_S = 60  # of all cores, a block with bands: what a reader who tries it has to wait for
+PLACEHOLDER = re.compile(r"^[ >*#|`_<!-]*(?:RESULTS|TODO|TBD|FIXME)\b[^A-Za-z]*$", re.MULTILINE)
 
 
 @dataclasses.dataclass
@@ -64,6 +71,8 @@ class Command:
     text: str
     expected: str = None
     figures: bool = False  # any number stands for any number
+    picture: bool = False  # other lines may be there in the next run
+    bands: list = dataclasses.field(default_factory=list)  # that its figures lie in
 
 
 @dataclasses.dataclass
@@ -104,12 +113,17 @@ def commands(block):
         if line.startswith("$ "):
             text, mark, says = line[2:].partition(" # ")
             says = says.strip() if mark else None
-            result.append(Command(number, text.strip(), says, "figures" in block.options))
+            figures, picture = (word in block.options for word in ("figures", "picture"))
+            result.append(Command(number, text.strip(), says, figures, picture))
         elif result and result[-1].text.endswith("\\"):
             result[-1].text = f"{result[-1].text[:-1].rstrip()} {line.strip()}"
         elif result and line.strip():
             result[-1].expected = (result[-1].expected or "") + line + "\n"
     return result
+
+
+def has_bands(block):
+    return block.language == "console" and "bands" in block.options
 
 
 def programs(tree):
@@ -145,6 +159,28 @@ def sessions(tree):
             if block.language == "console" and "run" in block.options:
                 result.append(Session(block, program, commands(block)))
     return result
+
+
+def with_bands(tree, session):
+    """The session, with the bands that stand behind it; ValueError for what is no band."""
+    last = session.commands[-1]
+    last.bands = bands.behind(tree.text(session.block.path), session.block.end)
+    return session
+
+
+def check_bands(tree):
+    """What pages print lies in its own bands."""
+    found = []
+    for session in sessions(tree):
+        if not has_bands(session.block):
+            continue
+        last = session.commands[-1]
+        try:
+            wrong = bands.left(with_bands(tree, session).commands[-1].bands, last.expected or "")
+        except ValueError as why:
+            wrong = [str(why)]
+        found += [finding("docs", session.block.path, last.line, text) for text in wrong]
+    return found
 
 
 def return_from_main(body):
@@ -267,8 +303,11 @@ class Running:
         code, out, err = self.end()  # and what it left running
         if code != 0:
             return f"`{text}` ended with {code}\n{out}{err}"
-        if expected is not None and not matches(expected, out, self.command.figures):
+        compared = expected is not None and not self.command.picture
+        if compared and not matches(expected, out, self.command.figures):
             return f"`{text}`\n  the page says: {expected.strip()}\n  it printed:    {out.strip()}"
+        if left := bands.left(self.command.bands, out):
+            return f"`{text}` left its bands: {'; '.join(left)}\n  it printed: {out.strip()}"
         return None
 
 
@@ -281,6 +320,8 @@ def run_command(build, program, command):
 
 def missing_program(build, text):
     """What a command would start, where there is none of that name; else ""."""
+    if text.startswith("for "):
+        return ""  # a loop of the shell, with quotes in quotes maybe
     words = [w for w in shlex.split(text) if not re.match(r"\w+=", w)]
     if words[0].startswith(("./", "(")) or shutil.which(words[0], path=settings(build)["PATH"]):
         return ""
@@ -352,7 +393,7 @@ def check_flags(tree, build):
         return helps[command]
 
     for path, number, words in tutti_commands(tree):
-        names = [w for w in words if re.fullmatch(r"[a-z][a-z-]*", w)]
+        names = [w for w in words if re.fullmatch(r"[a-z][a-z0-9-]*", w)]
         command = tuple(names[:1])
         if names[1:] and re.search(rf"^  {names[1]} ", help_of(command), re.MULTILINE):
             command = tuple(names[:2])  # bench step, plan measure
@@ -374,6 +415,22 @@ def check_flags(tree, build):
     return found
 
 
+def check_placeholders(tree):
+    """No page has a line that waits for its text: "RESULTS"."""
+    found = []
+    for path in tree.matching(*PAGES, r"CHANGELOG\.md", r"CONTRIBUTING\.md"):
+        text = tree.text(path)
+        for match in PLACEHOLDER.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(finding("docs", path, line, f"{match.group().strip()} stands for what is to come"))
+    return found
+
+
+def check_pages(tree):
+    """What needs no build."""
+    return check_index(tree) + check_placeholders(tree) + check_bands(tree)
+
+
 def check_index(tree):
     """Every page stands in the index of docs/."""
     index = tree.text("docs/README.md") if "docs/README.md" in tree.files else ""
@@ -384,7 +441,7 @@ def check_index(tree):
 
 
 def run(tree, build):
-    found, count = check_index(tree), 0
+    found, count = check_pages(tree), 0
     for program in programs(tree):
         for command in program.commands:
             count += 1
@@ -398,18 +455,37 @@ def run(tree, build):
     return found
 
 
+def children_cpu_s():
+    """Of commands that have come to their end, and of what they have started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run_sessions(tree, build, pages):
     found, count, left_out = [], 0, []
     with tempfile.TemporaryDirectory(prefix="tutti-doc-") as name:
         for session in sessions(tree):
             path = session.block.path
-            if pages and path not in pages:
+            if path not in pages if pages else has_bands(session.block):
                 continue
+            if has_bands(session.block):
+                try:
+                    with_bands(tree, session)
+                except ValueError as why:
+                    found.append(finding("docs", path, session.commands[-1].line, str(why)))
+                    continue
             folder = pathlib.Path(name, re.sub(r"\W+", "_", path))
             if not folder.exists():
                 folder.mkdir()
                 readers_data.write(folder)
+            began, cpu_s = time.monotonic(), children_cpu_s()
             wrong, missing = run_session(build, session, folder)
+            if has_bands(session.block):
+                line, spent = session.commands[-1].line, children_cpu_s() - cpu_s
+                print(f"{path}:{line}: {time.monotonic() - began:.1f} s, {spent:.1f} of cores")
+                if spent > BANDS_CPU_S:
+                    text = f"took {spent:.0f} s of cores, at most {BANDS_CPU_S}"
+                    found.append(finding("docs", path, line, text))
             count += len(session.commands) - len(missing)
             found += [finding("docs", path, command.line, problem) for command, problem in wrong]
             left_out += [f"{path}:{command.line} ({program})" for command, program in missing]

@@ -179,6 +179,72 @@ class Named(nn.Module):
         return self.head(x), {"norm": x.norm(dim=1), "features": x}
 
 
+class Mobile(nn.Module):
+    """A convolution of each channel by itself, squeezed and excited; hard activations, a step around it."""
+
+    def __init__(self, channels=6, wide=12):
+        super().__init__()
+        conv = lambda a, b, size, **more: [nn.Conv2d(a, b, size, bias=False, **more), nn.BatchNorm2d(b)]
+        self.stem = nn.Sequential(*conv(3, channels, 3, stride=2, padding=1), nn.Hardswish())
+        self.wide = nn.Sequential(
+            *conv(channels, wide, 1), nn.ReLU6(), *conv(wide, wide, 3, padding=1, groups=wide), nn.Hardswish()
+        )
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, 3, 1), nn.ReLU(), nn.Conv2d(3, wide, 1), nn.Hardsigmoid()
+        )
+        self.narrow = nn.Sequential(*conv(wide, channels, 1))
+        self.head = nn.Linear(channels, 4)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.wide(x)
+        x = x + self.narrow(y * self.squeeze(y))
+        return self.head(x.mean((2, 3)))
+
+
+class Unet(nn.Module):
+    """Down and up again, with what was there on the way down; a class for each pixel."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.norm, self.bottom = nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, padding=2, dilation=2)
+        self.up, self.last = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(8 + 8, 4, 3, padding=1)
+        self.classes = nn.Conv2d(4, 3, 1)
+
+    def forward(self, x):
+        whole = F.silu(self.first(x))
+        half = F.leaky_relu(self.norm(self.second(F.max_pool2d(whole, 2))), 0.2)
+        deep = F.silu(self.bottom(F.avg_pool2d(half, 2)))
+        deep = F.interpolate(deep, scale_factor=2, mode="nearest") + half
+        y = torch.cat([whole, self.up(deep), F.interpolate(half, scale_factor=2, mode="nearest")], 1)
+        return self.classes(F.silu(self.last(y))).permute(0, 2, 3, 1)
+
+
+class Vit(nn.Module):
+    """Patches, a token of the class, places, and PyTorch's own attention of several heads."""
+
+    def __init__(self, width=8, dropout=0.1):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, 5, width) * 0.02)
+        self.before, self.between, self.norm = (nn.LayerNorm(width) for _ in range(3))
+        self.attention = nn.MultiheadAttention(width, 2, dropout, batch_first=True)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+        )
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.places
+        y = self.before(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        x = x + self.mlp(self.between(x))
+        return self.head(self.norm(x)[:, 0])
+
+
 def normal(*shape):
     return lambda batch: torch.randn(batch, *shape)
 
@@ -204,6 +270,9 @@ NETS = {
         "cross_entropy",
         {},
     ),
+    "mobile": (Mobile, [normal(3, 8, 8)], below(4), "cross_entropy", {}),
+    "unet": (Unet, [normal(2, 8, 8)], below(3, 8, 8), "cross_entropy", {}),
+    "vit": (Vit, [normal(3, 8, 8)], below(4), "cross_entropy", {}),
 }
 NAMES = {  # of inputs and outputs, where they are not x and output
     "gpt": (["ids"], ["output"]),
@@ -212,7 +281,7 @@ NAMES = {  # of inputs and outputs, where they are not x and output
     "dlrm": (["dense", "ids"], ["output"]),
     "named": (["batch.ids", "batch.numbers", "scale"], ["0", "1.norm", "1.features"]),
 }
-DIFFERS_IN_EVALUATION = ("cnn", "gpt", "lstm")
+DIFFERS_IN_EVALUATION = ("cnn", "gpt", "lstm", "mobile", "vit")
 
 
 def loss_of(kind, output, target):
@@ -246,7 +315,7 @@ def make(name):
         losses.append(loss.item())
         if step == 0:
             for i, output in enumerate(outputs):
-                tensors[f"step0.output.{i}"] = output.detach().clone()
+                tensors[f"step0.output.{i}"] = output.detach().contiguous().clone()
             for key, parameter in module.named_parameters():
                 if parameter.grad is not None:
                     tensors[f"gradient.{key}"] = parameter.grad.clone()
@@ -257,7 +326,7 @@ def make(name):
         module.eval()
         with torch.no_grad():
             for i, output in enumerate(pytree.tree_leaves(module(*data[-1][0]))):
-                tensors[f"evaluation.output.{i}"] = output.clone()
+                tensors[f"evaluation.output.{i}"] = output.contiguous().clone()
     tensors["loss"] = torch.tensor(losses, dtype=torch.float64)
     inputs, outputs = NAMES.get(name, (["x"], ["output"]))
     metadata = {"loss": kind, "rate": str(RATE), "seed": str(SEED), "torch": torch.__version__}
