@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -19,6 +20,9 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+// By name: `sum({0, 1})` would be ambiguous, for {0, 1} is a null pointer and a length, too.
+constexpr std::array<int64_t, 2> kStepsAndRows = {0, 1};
 
 at::Tensor all_rows(const at::Tensor& x_TBF) { return x_TBF.reshape({-1, x_TBF.size(2)}); }
 
@@ -108,8 +112,8 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
       of_hidden = length == 0 ? at::zeros_like(hidden)
                               : weight_gradient(of.hidden.narrow(0, later, length),
                                                 run.states.narrow(0, earlier, length));
-    if (asked(3)) of_input_bias = of.input.sum({0, 1});
-    if (asked(4)) of_hidden_bias = of.hidden.sum({0, 1});
+    if (asked(3)) of_input_bias = of.input.sum(kStepsAndRows);
+    if (asked(4)) of_hidden_bias = of.hidden.sum(kStepsAndRows);
     return {of_x, of_input, of_hidden, of_input_bias, of_hidden_bias, {}, {}, {}};
   }
 };
