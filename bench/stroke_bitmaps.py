@@ -5,10 +5,12 @@ usage: stroke_bitmaps.py PROGRAM FOLDER [--rounds N] [--samples N] [--json FILE]
 
 PROGRAM is bench_input_speed, FOLDER one of <class>.ndjson. Rounds in turn, on one core each: both read
 lines, parse them, draw and make batches of 128 of float32 in 0..1. What is compared is the time of a
-core a drawing (user and system), which a machine's other programs hardly touch. cv2 has two ways:
+core a drawing (user and system), which a machine's other programs hardly touch. cv2 has three ways:
 
   usual   as the challenge's kernels: lines of width 6 on a canvas of 256, the stroke's number as
           brightness, then cv2.resize() to 64
+  usual_time  the same with three channels, as strokes_to_bitmap(64, time) has them: the line, the
+          stroke's number, the share of the points that came before
   direct  anti-aliased lines of width 2 at once on 64 x 64, all strokes in one call of polylines()
 
 Needs: opencv-python-headless, numpy.
@@ -39,6 +41,18 @@ def usual(strokes):
     return cv2.resize(image, (SIDE, SIDE))
 
 
+def usual_time(strokes):
+    image = np.zeros((CANVAS, CANVAS, 3), np.uint8)
+    points, before = sum(len(xs) for xs, _ in strokes), 0
+    for number, (xs, ys) in enumerate(strokes):
+        brightness = 255 - min(number, 10) * 13
+        for i in range(len(xs) - 1):
+            colour = (255, brightness, 255 - 127 * (before + i) // points)
+            cv2.line(image, (xs[i], ys[i]), (xs[i + 1], ys[i + 1]), colour, 6)
+        before += len(xs)
+    return cv2.resize(image, (SIDE, SIDE)).transpose(2, 0, 1)
+
+
 def direct(strokes):
     image = np.zeros((SIDE, SIDE), np.uint8)
     scale = 16 * (SIDE - 3) / 255  # four bits after the point
@@ -49,12 +63,12 @@ def direct(strokes):
 
 def batches(lines, draw, samples):
     """The generator: shuffled lines, one epoch after another."""
-    batch = np.zeros((BATCH, 1, SIDE, SIDE), np.float32)
+    batch = np.zeros((BATCH, 3 if draw is usual_time else 1, SIDE, SIDE), np.float32)
     at = made = 0
     while made < samples:
         random.shuffle(lines)
         for line in lines:
-            batch[at, 0] = draw(json.loads(line)["drawing"])
+            batch[at] = draw(json.loads(line)["drawing"])
             at, made = at + 1, made + 1
             if at == BATCH:
                 yield batch / 255
@@ -89,9 +103,11 @@ def main():
         ours = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         rounds.append({"tutti": ours["core_us"], "tutti_time": ours["core_us_with_time"],
                        "usual": python_core_us(lines, usual, options.samples // 4),
+                       "usual_time": python_core_us(lines, usual_time, options.samples // 4),
                        "direct": python_core_us(lines, direct, options.samples // 4)})
     ratios = {key: [r[peer] / r[own] for r in rounds] for key, own, peer in
-              (("usual_over_tutti", "tutti", "usual"), ("usual_over_tutti_time", "tutti_time", "usual"),
+              (("usual_over_tutti", "tutti", "usual"),
+               ("usual_time_over_tutti_time", "tutti_time", "usual_time"),
                ("direct_over_tutti", "tutti", "direct"))}
     figures = {
         "drawings": len(lines), "rounds": options.rounds, "cv2": cv2.__version__,
