@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <ranges>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -165,10 +164,15 @@ std::string DrawingFile::place_of(int64_t row) const {
   if (format == DrawingFormat::binary)
     return fmt::format("drawing {} (byte {})", row + 1, begins[static_cast<size_t>(row)]);
   // In front of the other line at place k there are other_lines[k] - 1 - k drawings.
-  const auto places = std::views::iota(int64_t{0}, std::ssize(other_lines));
-  const auto behind = std::ranges::partition_point(
-      places, [&](int64_t k) { return other_lines[static_cast<size_t>(k)] - 1 - k <= row; });
-  return fmt::format("line {}", row + 1 + static_cast<int64_t>(behind - places.begin()));
+  int64_t low = 0, high = std::ssize(other_lines);  // how many of the others are before the row
+  while (low < high) {
+    const int64_t k = low + (high - low) / 2;
+    if (other_lines[static_cast<size_t>(k)] - 1 - k <= row)
+      low = k + 1;
+    else
+      high = k;
+  }
+  return fmt::format("line {}", row + 1 + low);
 }
 
 Array DrawingFile::bytes_of_row(int64_t row, const Files& files) const {
