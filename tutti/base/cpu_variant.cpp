@@ -15,7 +15,8 @@ constexpr CpuVariant kAll[] = {CpuVariant::baseline, CpuVariant::avx2, CpuVarian
 
 bool cpu_can_run([[maybe_unused]] CpuVariant variant) {
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
+                    __builtin_cpu_supports("fma");
   if (variant == CpuVariant::avx2) return avx2;
   if (variant == CpuVariant::avx512)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -14,7 +14,7 @@ namespace tutti {
 
 enum class CpuVariant : uint8_t {
   baseline,  ///< what the compiler assumes of every CPU (x86-64: SSE2)
-  avx2,      ///< with F16C
+  avx2,      ///< with F16C and FMA
   avx512,    ///< F, BW, DQ and VL
 };
 
