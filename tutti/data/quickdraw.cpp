@@ -1,9 +1,15 @@
 #include "tutti/data/quickdraw.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +17,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/detail/doodles.h"
+#include "tutti/data/detail/in_parallel.h"
 #include "tutti/data/detail/source_in_memory.h"
 #include "tutti/data/npy.h"
 
@@ -154,8 +161,55 @@ std::vector<std::string> classes_by_label(const fs::path& folder,
   return options.classes;
 }
 
+/// Doodles of files that somebody has in memory: whoever takes one split of a folder, and then the
+/// other, reads it once. Thread rule: any threads.
+class InMemory {
+ public:
+  static InMemory& of_this_process() {
+    static InMemory all;
+    return all;
+  }
+
+  Array read(const fs::path& path) {
+    const std::optional<Key> key = key_of(path);
+    if (!key) return detail::read_doodles(path);  // which says why, or has come just now
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = known_.find(*key); found != known_.end())
+        if (auto owner = found->second.owner.lock())
+          return Array::view(found->second.data, DType::uint8, {found->second.rows, kPixels},
+                             std::move(owner));
+    }
+    const Array pixels = detail::read_doodles(path);
+    const std::lock_guard lock(mutex_);
+    std::erase_if(known_, [](const auto& file) { return file.second.owner.expired(); });
+    known_.insert_or_assign(*key, Doodles{pixels.owner(), pixels.data(), pixels.shape()[0]});
+    return pixels;
+  }
+
+ private:
+  // A file that was changed, or another in its place, is another. One that is written twice within
+  // a tick of the file system's clock, with as many bytes, is not: a few milliseconds.
+  using Key = std::tuple<dev_t, ino_t, off_t, time_t, long, time_t, long>;
+  static std::optional<Key> key_of(const fs::path& path) {
+    struct stat facts{};
+    if (::stat(path.c_str(), &facts) != 0) return std::nullopt;
+    return Key{facts.st_dev,         facts.st_ino,          facts.st_size,
+               facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec, facts.st_ctim.tv_sec,
+               facts.st_ctim.tv_nsec};
+  }
+
+  struct Doodles {
+    std::weak_ptr<const void> owner;
+    void* data;
+    int64_t rows;
+  };
+  std::mutex mutex_;
+  std::map<Key, Doodles> known_;  // guarded by mutex_
+};
+
 Array read_class(const fs::path& path) {
-  Array pixels = detail::read_doodles(path);
+  Array pixels = InMemory::of_this_process().read(path);
   if (pixels.shape()[0] == 0)
     throw DataError(
         fmt::format("{}: got {}, expected one row or more", path.string(), pixels.to_string()));
@@ -192,12 +246,12 @@ Dataset quickdraw(const fs::path& folder, QuickdrawOptions options) {
   require_options(options);
   const auto files = find_classes(folder);
   std::vector<std::string> names = classes_by_label(folder, files, options);
-  std::vector<Array> pixels;
-  for (const std::string& name : names) {
-    const auto file = files.find(name);
-    pixels.push_back(file == files.end() ? make_array(DType::uint8, {0, kPixels})
-                                         : rows_of_split(read_class(file->second), options));
-  }
+  std::vector<Array> pixels(names.size(), make_array(DType::uint8, {0, kPixels}));
+  detail::in_parallel(std::ssize(names), [&](int64_t label) {
+    const auto at = static_cast<size_t>(label);
+    if (const auto file = files.find(names[at]); file != files.end())
+      pixels[at] = rows_of_split(read_class(file->second), options);
+  });
   auto source = std::make_shared<QuickdrawSource>(std::move(names), std::move(pixels));
   if (source->num_rows() == 0)
     throw UsageError(

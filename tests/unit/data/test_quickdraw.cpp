@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "tutti/data/quickdraw.h"
 
 #include "tests/support/expect.h"
+#include "tests/support/failing_open.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 
@@ -199,6 +203,56 @@ TEST(CutQuickdraw, PacksTheFirstRowsAndRefusesTooFew) {
   const Array cut_rows = read_npy(to / "alarm clock.npy.gz");
   EXPECT_EQ(cut_rows.to_string(), "uint8 [6, 784]");
   EXPECT_EQ(std::memcmp(cut_rows.data(), doodles(1, 6).data(), 6 * kPixels), 0);
+}
+
+TEST(Quickdraw, OneSplitBesideTheOtherReadsNoFileAgain) {
+  const TempFolder folder;
+  fill(folder);
+  std::optional<Dataset> train = quickdraw(folder.path());
+  {
+    const FailingOpen failing("", EIO);  // whatever it is
+    EXPECT_EQ(quickdraw(folder.path(), {.split = "test"}).num_samples(), 1 + 2 + 2);
+    EXPECT_EQ(failing.failed(), 0);
+  }
+  train.reset();
+  const FailingOpen failing("alarm clock.npy.gz", EIO);
+  EXPECT_THAT(message_of<Error>([&] { quickdraw(folder.path(), {.split = "test"}); }),
+              HasSubstr("alarm clock.npy.gz"));
+}
+
+TEST(Quickdraw, AFileThatHasChangedIsReadAnew) {
+  const TempFolder folder;
+  fill(folder);
+  const Dataset before = quickdraw(folder.path());
+  put_bytes(folder / "alarm clock.npy.gz", gzip(npy_bytes(doodles(1, 18))));
+  EXPECT_EQ(quickdraw(folder.path(), {.split = "test"}).num_samples(), 1 + 3 + 2);
+  EXPECT_EQ(before.num_samples(), 5 + 10 + 11);
+}
+
+TEST(Quickdraw, AFileOfAsManyBytesThatWasWrittenLaterIsReadAnew) {
+  const TempFolder folder;
+  const fs::path file = folder / "dog.npy.gz";
+  const std::string one = gzip(npy_bytes(doodles(1, 12))), other = gzip(npy_bytes(doodles(3, 12)));
+  ASSERT_EQ(one.size(), other.size());
+  put_bytes(file, one);
+  const auto first_pixel = [](const Dataset& dataset) {
+    return dataset.batch(1).epoch({}).batch(0).columns[0].as<float>()[0];
+  };
+  const Dataset before = quickdraw(folder.path());
+  const auto written = fs::last_write_time(file);
+  std::ofstream(file, std::ios::binary) << other;  // in its place
+  fs::last_write_time(file, written + std::chrono::seconds(1));
+  EXPECT_NEAR(first_pixel(quickdraw(folder.path())), ink(3, 0, 0) / 255.0, 1e-6);
+  EXPECT_NEAR(first_pixel(before), ink(1, 0, 0) / 255.0, 1e-6);
+}
+
+TEST(Quickdraw, OfSeveralBadFilesTheFirstIsNamed) {
+  const TempFolder folder;
+  fill(folder);
+  put_bytes(folder / "b.npy", "nothing");
+  put_bytes(folder / "a.npy", "nothing");
+  for (int again = 0; again < 10; ++again)
+    EXPECT_THAT(message_of<DataError>([&] { quickdraw(folder.path()); }), HasSubstr("a.npy"));
 }
 
 TEST(Quickdraw, TheDoodlesOfTheExamplesAreWhole) {

@@ -12,11 +12,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/data/detail/in_parallel.h"
 #include "tutti/data/draw.h"
 #include "tutti/data/sources/detail/census.h"
 #include "tutti/data/sources/detail/example.h"
 #include "tutti/data/sources/detail/file_rows.h"
-#include "tutti/data/sources/detail/in_parallel.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/tar_members.h"
 #include "tutti/data/sources/recognise.h"

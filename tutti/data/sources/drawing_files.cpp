@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/in_parallel.h"
 #include "tutti/data/sources/detail/file_window.h"
-#include "tutti/data/sources/detail/in_parallel.h"
 #include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data::detail {

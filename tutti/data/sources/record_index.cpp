@@ -12,7 +12,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/log.h"
-#include "tutti/data/sources/detail/in_parallel.h"
+#include "tutti/data/detail/in_parallel.h"
 
 // An index file: magic | format, zero-padded to 16 bytes | size and time of its file | number of
 // records | bytes of names | offsets | lengths | ends of names (when there are names) | names |

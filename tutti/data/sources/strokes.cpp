@@ -8,9 +8,9 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/detail/in_parallel.h"
 #include "tutti/data/sources/detail/drawing_files.h"
 #include "tutti/data/sources/detail/file_rows.h"
-#include "tutti/data/sources/detail/in_parallel.h"
 
 namespace tutti::data {
 namespace {
