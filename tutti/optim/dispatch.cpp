@@ -12,6 +12,7 @@ namespace {
 struct Slice {
   void* parameter;
   const void* gradient;
+  const void* second;  // gradient, or null
   std::span<void* const> states;
   int64_t num_elements;
 };
@@ -142,19 +143,20 @@ struct Update {
   double trust;
   T* p;
   const T* g;
+  const T* h;
   std::array<T*, kMostStates> states;
   int64_t n;
 
   void operator()(const SgdOptions& o) const {
-    kernels.sgd(sgd_scalars<T>(o, step), p, g, states[0], n);
+    kernels.sgd(sgd_scalars<T>(o, step), p, g, h, states[0], n);
   }
   void operator()(const AdamOptions& o) const {
     T* const largest = o.amsgrad ? states[2] : nullptr;
-    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], largest, n);
+    kernels.adam(adam_scalars<T>(o, step), p, g, h, states[0], states[1], largest, n);
   }
   void operator()(const AdamWOptions& o) const {
     T* const largest = o.amsgrad ? states[2] : nullptr;
-    kernels.adam(adam_scalars<T>(o, step), p, g, states[0], states[1], largest, n);
+    kernels.adam(adam_scalars<T>(o, step), p, g, h, states[0], states[1], largest, n);
   }
   void operator()(const AdagradOptions& o) const {
     kernels.adagrad(adagrad_scalars<T>(o, step), p, g, states[0], n);
@@ -195,6 +197,7 @@ void run(const KernelsOf<T>& kernels, const Rule::Options& options, const Slice&
                    trust,
                    static_cast<T*>(slice.parameter),
                    static_cast<const T*>(slice.gradient),
+                   static_cast<const T*>(slice.second),
                    {},
                    slice.num_elements};
   for (size_t i = 0; i < slice.states.size(); ++i)
@@ -262,8 +265,8 @@ const Kernels& kernels_for([[maybe_unused]] CpuVariant variant) noexcept {
 
 void update_with(const Kernels& kernels, const Rule::Options& options, DType dtype, void* parameter,
                  const void* gradient, std::span<void* const> states, int64_t num_elements,
-                 const StepScalars& step, double trust) {
-  const Slice slice{parameter, gradient, states, num_elements};
+                 const StepScalars& step, double trust, const void* second) {
+  const Slice slice{parameter, gradient, second, states, num_elements};
   if (dtype == DType::float32)
     run(kernels.float32, options, slice, step, trust);
   else
@@ -273,7 +276,7 @@ void update_with(const Kernels& kernels, const Rule::Options& options, DType dty
 void measure_with(const Kernels& kernels, const Rule::Options& options, DType dtype,
                   const void* parameter, const void* gradient, std::span<void* const> states,
                   int64_t num_elements, const StepScalars& step, std::span<Squares> squares) {
-  const Slice slice{const_cast<void*>(parameter), gradient, states, num_elements};
+  const Slice slice{const_cast<void*>(parameter), gradient, nullptr, states, num_elements};
   if (dtype == DType::float32)
     measure(kernels.float32, options, slice, step, squares);
   else

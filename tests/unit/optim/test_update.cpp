@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/random.h"
+#include "tutti/optim/both_gradients.h"
 #include "tutti/optim/kernels/dispatch.h"
 
 namespace tutti::optim {
@@ -247,6 +249,58 @@ TYPED_TEST(UpdateTest, CutsAnywhereGiveTheSameBytes) {
         ASSERT_TRUE(cut == whole) << name << ", " << name_of(variant) << ", round " << round;
       }
     }
+  }
+}
+
+TYPED_TEST(UpdateTest, TwoGradientsGiveTheBytesOfTheirSum) {
+  const auto n = size_t{777};
+  const auto g = hard_numbers<TypeParam>(n, 4);
+  const auto h = hard_numbers<TypeParam>(n, 7);
+  std::vector<TypeParam> sum(n);
+  for (size_t i = 0; i < n; ++i) sum[i] = g[i] + h[i];
+  int adding = 0;
+  for (const auto& [name, rule] : all_rules()) {
+    if (!adds_gradients(rule)) continue;
+    ++adding;
+    for (const int64_t steps : {1, 2}) {
+      StepScalars scalars;
+      for (int64_t t = 0; t < steps; ++t) scalars = rule.next(scalars, 0.1);
+      for (CpuVariant variant : runnable_variants()) {
+        const auto& kernels = detail::kernels_for(variant);
+        auto by_sum = hard_problem<TypeParam>(n), by_two = by_sum;
+        detail::update_with(kernels, rule.options(), dtype_of<TypeParam>(), by_sum.p.data(),
+                            sum.data(), by_sum.states(rule), n, scalars);
+        detail::update_with(kernels, rule.options(), dtype_of<TypeParam>(), by_two.p.data(),
+                            g.data(), by_two.states(rule), n, scalars, 1.0, h.data());
+        EXPECT_TRUE(by_two == by_sum) << name << ", " << name_of(variant) << ", step " << steps;
+      }
+    }
+  }
+  EXPECT_EQ(adding, 13) << "sgd, adam and adamw of the table";
+}
+
+TYPED_TEST(UpdateTest, ByBothIsTheUpdateByTheirSum) {
+  const size_t n = 300;
+  const auto g = hard_numbers<TypeParam>(n, 4), h = hard_numbers<TypeParam>(n, 7);
+  std::vector<TypeParam> sum(n);
+  for (size_t i = 0; i < n; ++i) sum[i] = g[i] + h[i];
+  const DType dtype = dtype_of<TypeParam>();
+  for (const auto& [name, rule] : all_rules()) {
+    const StepScalars scalars = rule.next(rule.next({}, 0.1), 0.1);
+    auto by_sum = hard_problem<TypeParam>(n), by_both = by_sum;
+    const auto update = [&](const TypeParam* second, const StepScalars& by) {
+      update_by_both(rule, dtype, by_both.p.data(), g.data(), second, by_both.states(rule), n, by);
+    };
+    if (!adds_gradients(rule)) {
+      EXPECT_THROW(update(h.data(), scalars), Error) << name;
+      continue;
+    }
+    EXPECT_THROW(update(nullptr, scalars), Error) << name;
+    EXPECT_THROW(update(h.data(), {}), Error) << name;
+    EXPECT_TRUE(by_both == by_sum) << name << ": a refusal changes nothing";
+    rule.update(dtype, by_sum.p.data(), sum.data(), by_sum.states(rule), n, scalars);
+    update(h.data(), scalars);
+    EXPECT_TRUE(by_both == by_sum) << name;
   }
 }
 

@@ -14,7 +14,7 @@ const Kernels& kernels_for(CpuVariant variant) noexcept;
 /// Rule::update with the kernels of a given table. The caller has checked dtype and states.
 void update_with(const Kernels& kernels, const Rule::Options& options, DType dtype, void* parameter,
                  const void* gradient, std::span<void* const> states, int64_t num_elements,
-                 const StepScalars& step, double trust = 1.0);
+                 const StepScalars& step, double trust = 1.0, const void* second = nullptr);
 
 /// 0.96^momentum_decay, by arithmetic that gives the same bits on every CPU.
 double nadam_decay(const NadamOptions& options);

@@ -2,8 +2,9 @@
 // plain C++ that the compiler vectorises: each element goes through the same IEEE operations in
 // body and tail, so the bits depend neither on the vector width nor on where a slice is cut.
 //
-// p parameter, g gradient, v momentum buffer or second moment, m first moment, s sum of squares, z
-// linear term, a running average, b momentum buffer, u largest gradient, w largest second moment.
+// p parameter, g gradient, h another replica's, v momentum buffer or second moment, m first moment,
+// s sum of squares, z linear term, a running average, b momentum buffer, u largest gradient, w
+// largest second moment.
 #include "tutti/optim/kernels/update.h"
 
 namespace tutti::optim {
@@ -31,14 +32,15 @@ double with_sign(double x, double of) { return __builtin_copysign(x, of); }
 
 enum class Buffer { none, first, heavy_ball };
 
-template <class T, bool decay, Buffer buffer, bool nesterov>
-void sgd_loop(const SgdScalars<T>& scalars, T* __restrict p, const T* __restrict g, T* __restrict v,
-              int64_t n) {
+template <class T, bool two, bool decay, Buffer buffer, bool nesterov>
+void sgd_loop(const SgdScalars<T>& scalars, T* __restrict p, const T* __restrict g,
+              const T* __restrict h, T* __restrict v, int64_t n) {
   const T learning_rate = scalars.learning_rate;
   const T momentum = scalars.momentum;
   const T weight_decay = scalars.weight_decay;
   for (int64_t i = 0; i < n; ++i) {
     T d = g[i];
+    if constexpr (two) d = d + h[i];
     if constexpr (decay) d = d + weight_decay * p[i];
     if constexpr (buffer != Buffer::none) {
       const T next = buffer == Buffer::first ? d : momentum * v[i] + d;
@@ -49,38 +51,48 @@ void sgd_loop(const SgdScalars<T>& scalars, T* __restrict p, const T* __restrict
   }
 }
 
-template <class T, bool decay>
-void sgd_with(const SgdScalars<T>& scalars, T* p, const T* g, T* v, int64_t n) {
+template <class T, bool two, bool decay>
+void sgd_with(const SgdScalars<T>& scalars, T* p, const T* g, const T* h, T* v, int64_t n) {
   if (!scalars.has_momentum) {
-    sgd_loop<T, decay, Buffer::none, false>(scalars, p, g, v, n);
+    sgd_loop<T, two, decay, Buffer::none, false>(scalars, p, g, h, v, n);
   } else if (scalars.first) {
     if (scalars.nesterov)
-      sgd_loop<T, decay, Buffer::first, true>(scalars, p, g, v, n);
+      sgd_loop<T, two, decay, Buffer::first, true>(scalars, p, g, h, v, n);
     else
-      sgd_loop<T, decay, Buffer::first, false>(scalars, p, g, v, n);
+      sgd_loop<T, two, decay, Buffer::first, false>(scalars, p, g, h, v, n);
   } else {
     if (scalars.nesterov)
-      sgd_loop<T, decay, Buffer::heavy_ball, true>(scalars, p, g, v, n);
+      sgd_loop<T, two, decay, Buffer::heavy_ball, true>(scalars, p, g, h, v, n);
     else
-      sgd_loop<T, decay, Buffer::heavy_ball, false>(scalars, p, g, v, n);
+      sgd_loop<T, two, decay, Buffer::heavy_ball, false>(scalars, p, g, h, v, n);
   }
 }
 
-template <class T>
-void sgd(const SgdScalars<T>& scalars, T* p, const T* g, T* v, int64_t n) {
+template <class T, bool two>
+void sgd_of(const SgdScalars<T>& scalars, T* p, const T* g, const T* h, T* v, int64_t n) {
   if (scalars.weight_decay != 0)
-    sgd_with<T, true>(scalars, p, g, v, n);
+    sgd_with<T, two, true>(scalars, p, g, h, v, n);
   else
-    sgd_with<T, false>(scalars, p, g, v, n);
+    sgd_with<T, two, false>(scalars, p, g, h, v, n);
 }
 
-template <class T, bool decay, bool amsgrad>
+template <class T>
+void sgd(const SgdScalars<T>& scalars, T* p, const T* g, const T* h, T* v, int64_t n) {
+  if (h != nullptr)
+    sgd_of<T, true>(scalars, p, g, h, v, n);
+  else
+    sgd_of<T, false>(scalars, p, g, h, v, n);
+}
+
+template <class T, bool two, bool decay, bool amsgrad>
 void adam_loop(const AdamScalars<T>& scalars, T* __restrict p, const T* __restrict g,
-               T* __restrict m, T* __restrict v, T* __restrict w, int64_t n) {
+               const T* __restrict h, T* __restrict m, T* __restrict v, T* __restrict w,
+               int64_t n) {
   const auto [beta1, one_minus_beta1, beta2, one_minus_beta2, step, epsilon_s, weight_decay,
               shrink] = scalars;
   for (int64_t i = 0; i < n; ++i) {
     T d = g[i];
+    if constexpr (two) d = d + h[i];
     if constexpr (decay) d = d + weight_decay * p[i];
     const T first = beta1 * m[i] + one_minus_beta1 * d;
     const T second = beta2 * v[i] + one_minus_beta2 * d * d;
@@ -95,20 +107,31 @@ void adam_loop(const AdamScalars<T>& scalars, T* __restrict p, const T* __restri
   }
 }
 
-template <class T, bool decay>
-void adam_with(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, T* w, int64_t n) {
+template <class T, bool two, bool decay>
+void adam_with(const AdamScalars<T>& scalars, T* p, const T* g, const T* h, T* m, T* v, T* w,
+               int64_t n) {
   if (w != nullptr)
-    adam_loop<T, decay, true>(scalars, p, g, m, v, w, n);
+    adam_loop<T, two, decay, true>(scalars, p, g, h, m, v, w, n);
   else
-    adam_loop<T, decay, false>(scalars, p, g, m, v, w, n);
+    adam_loop<T, two, decay, false>(scalars, p, g, h, m, v, w, n);
+}
+
+template <class T, bool two>
+void adam_of(const AdamScalars<T>& scalars, T* p, const T* g, const T* h, T* m, T* v, T* w,
+             int64_t n) {
+  if (scalars.weight_decay != 0)
+    adam_with<T, two, true>(scalars, p, g, h, m, v, w, n);
+  else
+    adam_with<T, two, false>(scalars, p, g, h, m, v, w, n);
 }
 
 template <class T>
-void adam(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, T* w, int64_t n) {
-  if (scalars.weight_decay != 0)
-    adam_with<T, true>(scalars, p, g, m, v, w, n);
+void adam(const AdamScalars<T>& scalars, T* p, const T* g, const T* h, T* m, T* v, T* w,
+          int64_t n) {
+  if (h != nullptr)
+    adam_of<T, true>(scalars, p, g, h, m, v, w, n);
   else
-    adam_with<T, false>(scalars, p, g, m, v, w, n);
+    adam_of<T, false>(scalars, p, g, h, m, v, w, n);
 }
 
 template <class T, bool decay>

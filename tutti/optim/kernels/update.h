@@ -137,11 +137,13 @@ struct BlockSquares {
 };
 
 /// p, g: parameter, gradient; then the states in the order of Rule::state_name, null where the
-/// options want none; n elements, not overlapping.
+/// options want none; n elements, not overlapping. h: a second gradient, of which g + h is the one
+/// to be used; null: there is none.
 template <class T>
-using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, T* v, int64_t n);
+using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, const T* h, T* v, int64_t n);
 template <class T>
-using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, T* m, T* v, T* w, int64_t n);
+using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, const T* h, T* m, T* v, T* w,
+                            int64_t n);
 template <class T>
 using AdagradKernel = void (*)(const AdagradScalars<T>&, T* p, const T* g, T* s, int64_t n);
 template <class T>

@@ -1,13 +1,24 @@
 // Where parameters, optimizer states and gradients of the fused step lie, and who updates what.
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include "tutti/base/detail/large_pages.h"
+#include "tutti/base/host.h"
 #include "tutti/sync/shared/detail/shared_updater.h"
 
 namespace tutti::detail {
 namespace {
 
-Array aligned_bytes(int64_t bytes) { return Array::zeros(DType::uint8, {bytes}); }
+// Zeros, in large pages: a step reads all of it, and products jump from row to row of a weight.
+Array aligned_bytes(int64_t bytes) {
+  const auto room = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  std::shared_ptr<void> memory(allocate_large(room), std::free);
+  if (!memory) throw Error(fmt::format("no memory for {} of parameters", size_words(bytes)));
+  std::memset(memory.get(), 0, room);
+  return Array::view(memory.get(), DType::uint8, {bytes}, memory);
+}
 
 }  // namespace
 

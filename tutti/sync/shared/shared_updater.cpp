@@ -15,6 +15,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/optim/both_gradients.h"
 #include "tutti/sync/detail/ready_buckets.h"
 
 namespace tutti {
@@ -293,16 +294,31 @@ const void* SharedUpdater::chunk_gradient(Lane& lane, const Stretch& chunk) {
   return sum;
 }
 
+// Whether nobody but the rule sees the sum: then the gradients of two replicas are read beside
+// parameter and states, once, and their sum is written nowhere.
+bool SharedUpdater::rule_adds(const Lane& lane, int parameter) const {
+  return gradients_.size() == 2 && gradients_[0].used[parameter] != 0 &&
+         gradients_[1].used[parameter] != 0 && optim::adds_gradients(plan_.rule(parameter)) &&
+         !lane.sums && !plan_.needs_sums() && !plan_.clips_values() && lane.updates_measured == 0;
+}
+
 void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch,
                                   const optim::StepScalars& scalars) {
   const ParameterSlot& slot = layout_.slots[stretch.parameter];
   const optim::Rule& rule = plan_.rule(stretch.parameter);
   const double trust = plan_.trust(stretch.parameter, measured_);
+  const bool two = rule_adds(lane, stretch.parameter);
   for (int64_t begin = stretch.begin; begin < stretch.end; begin += kChunkElements) {
     const int64_t count = std::min(kChunkElements, stretch.end - begin);
     const int64_t offset = slot.offset_bytes + begin * size_of(slot.dtype);
-    const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
     const auto states = states_at(offset);
+    if (two) {
+      optim::update_by_both(
+          rule, slot.dtype, values_ + offset, gradient_at(lane, 0, stretch.parameter, begin),
+          gradient_at(lane, 1, stretch.parameter, begin), used_states(states), count, scalars);
+      continue;
+    }
+    const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
     rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count, scalars, trust);
   }
 }

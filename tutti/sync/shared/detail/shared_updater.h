@@ -220,6 +220,7 @@ class SharedUpdater final : public Updater,
   void note_unread(Lane& lane);
   bool is_ready(int parameter, int64_t step) const;
   void apply_stretch(Lane& lane, const Stretch& stretch, const optim::StepScalars& scalars);
+  bool rule_adds(const Lane& lane, int parameter) const;
   const void* chunk_gradient(Lane& lane, const Stretch& chunk);
   void make_sums(Lane& lane, std::span<const Stretch> stretches);
   void measure(Lane& lane, std::span<const Stretch> stretches);
