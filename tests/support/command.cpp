@@ -16,6 +16,10 @@
 #include "tutti/base/file_descriptor.h"
 
 namespace tutti::test {
+
+const char* const kDoodles = TUTTI_DOODLES;
+const char* const kFewDoodles = TUTTI_DOODLES "_few";
+
 namespace {
 
 std::vector<char*> pointers(const Words& texts) {

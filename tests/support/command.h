@@ -14,8 +14,10 @@
 
 namespace tutti::test {
 
-/// The drawings that the project brings, seen from its root.
-inline constexpr const char* kDoodles = "examples/data/quickdraw";
+/// The drawings that the project brings (examples/data/quickdraw), unpacked.
+extern const char* const kDoodles;
+/// A tenth of them: 2,500 to train on, 500 to test on.
+extern const char* const kFewDoodles;
 
 using Words = std::vector<std::string>;
 

@@ -21,6 +21,22 @@ namespace tutti::nn {
 /// Gives [batch, length, features].
 at::Tensor attend(const at::Tensor& x, int64_t heads, bool causal);
 
+namespace detail {
+
+/// What attend() computes on the way, on the CPU, without autograd: of float32, or of bfloat16, of
+/// which y alone is kept.
+struct Attended {
+  at::Tensor y;
+  at::Tensor of_heads;  ///< [batch, heads, length, features / heads]
+  at::Tensor log_sums;  ///< of the exponentials that each place adds up
+};
+Attended attend_forward(const at::Tensor& x, int64_t heads, bool causal);
+/// The gradient of x, contiguous; `of` is without y.
+at::Tensor attend_backward(const at::Tensor& gradient, const Attended& of, const at::Tensor& x,
+                           int64_t heads, bool causal);
+
+}  // namespace detail
+
 class SelfAttentionImpl : public torch::nn::Module {
  public:
   /// Throws UsageError unless 1 <= heads, and heads divides features.
@@ -31,6 +47,11 @@ class SelfAttentionImpl : public torch::nn::Module {
 
   /// Of q, k, v, one below the other: [3 * features, features]. What forward() reads.
   at::Tensor& in_proj_weight() noexcept { return in_proj_weight_; }
+
+  /// in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias.
+  c10::SmallVector<at::Tensor, 4> weights() const {
+    return {in_proj_weight_, in_proj_bias_, out_proj_->weight, out_proj_->bias};
+  }
 
  private:
   int64_t heads_;

@@ -1,6 +1,7 @@
 #include "tutti/nn/dense.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
@@ -76,8 +77,30 @@ at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b, const at::
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (by_onednn(a.size(0), a.size(1), b.size(1))) return times_transposed(a, b.t(), {});
+  if (a.scalar_type() != at::kBFloat16 && by_onednn(a.size(0), a.size(1), b.size(1)))
+    return times_transposed(a, b.t(), {});
   return at::mm(a, b);
+}
+
+// What LibTorch makes of these is oneDNN's already, but for the bias, which it adds by itself.
+at::Tensor forward_in_bfloat16(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, bool relu) {
+  static const bool by_onednn =
+      onednn_product() && runnable_variants().back() == CpuVariant::avx512;
+  at::Tensor y = by_onednn ? times_transposed(x, weight, bias) : at::linear(x, weight, bias);
+  if (relu) at::relu_(y);
+  return y;
+}
+
+detail::DenseGradients backward_in_bfloat16(const at::Tensor& gradient, const at::Tensor& x,
+                                            const at::Tensor& weight, const at::Tensor& y,
+                                            Activation activation, detail::DenseNeeds needs) {
+  detail::DenseGradients of;
+  of.sum = activation == Activation::relu ? at::threshold_backward(gradient, y, 0) : gradient;
+  if (needs.bias) of.bias = at::sum(of.sum, {0}, /*keepdim=*/false, at::kFloat);
+  if (needs.x) of.x = detail::dense_input_gradient(of.sum, weight);
+  if (needs.weight) of.weight = detail::dense_weight_gradient(of.sum, x);
+  return of;
 }
 
 struct DenseFunction : torch::autograd::Function<DenseFunction> {
@@ -170,8 +193,11 @@ at::Tensor dense(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   }
   const bool flat = x.dim() == 2;
   const at::Tensor rows = flat && x.is_contiguous() ? x : x.reshape({-1, x.size(-1)}).contiguous();
-  at::Tensor y = DenseFunction::apply(
-      rows, weight, bias.defined() ? std::optional(bias) : std::nullopt, activation);
+  at::Tensor y =
+      at::GradMode::is_enabled()
+          ? DenseFunction::apply(rows, weight, bias.defined() ? std::optional(bias) : std::nullopt,
+                                 activation)
+          : detail::dense_forward(rows, weight, bias, activation);
   if (flat) return y;
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
@@ -231,6 +257,7 @@ at::Tensor dense_forward(const at::Tensor& x, const at::Tensor& weight, const at
                          Activation activation) {
   const int64_t rows = x.size(0), units = weight.size(0);
   const bool relu = activation == Activation::relu;
+  if (x.scalar_type() == at::kBFloat16) return forward_in_bfloat16(x, weight, bias, relu);
   if (!by_onednn(rows, x.size(1), units)) {
     at::Tensor y = at::linear(x, weight, bias);
     if (relu) layer_kernels().bias_relu(y.mutable_data_ptr<float>(), nullptr, rows, units);
@@ -247,6 +274,8 @@ at::Tensor dense_forward(const at::Tensor& x, const at::Tensor& weight, const at
 DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
                               const at::Tensor& weight, const at::Tensor& y, Activation activation,
                               DenseNeeds needs) {
+  if (gradient.scalar_type() == at::kBFloat16)
+    return backward_in_bfloat16(gradient, x, weight, y, activation, needs);
   const LayerKernels& kernels = layer_kernels();
   const int64_t rows = gradient.size(0), units = gradient.size(1);
   DenseGradients of;
@@ -276,6 +305,21 @@ at::Tensor dense_input_gradient(const at::Tensor& of_sum, const at::Tensor& weig
 
 at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x) {
   return product(of_sum.t(), x);
+}
+
+at::Tensor add_relu(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat || a.sizes() != b.sizes() ||
+      a.strides() != b.strides() || !a.is_non_overlapping_and_dense())
+    return (a + b).relu_();
+  constexpr int64_t kWorthAThread = 1 << 15;
+  // Of one channel a + b has torch's order, whatever the strides say.
+  at::Tensor y = a.is_contiguous() ? at::empty(a.sizes(), a.options()) : at::empty_like(a);
+  const auto *const left = a.const_data_ptr<float>(), *const right = b.const_data_ptr<float>();
+  auto* const out = y.mutable_data_ptr<float>();
+  at::parallel_for(0, a.numel(), kWorthAThread, [&](int64_t begin, int64_t end) {
+    layer_kernels().add_relu(left + begin, right + begin, out + begin, end - begin);
+  });
+  return y;
 }
 
 bool is_dense(const torch::autograd::Node& node) {

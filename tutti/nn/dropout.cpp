@@ -40,7 +40,12 @@ DropoutImpl::DropoutImpl(DropoutOptions options) : options_(options) {
 }
 
 at::Tensor DropoutImpl::forward(const at::Tensor& x) {
-  if (!is_training() || options_.probability == 0) return x;
+  const at::Tensor mask = mask_of(x);
+  return mask.defined() ? x * mask : x;
+}
+
+at::Tensor DropoutImpl::mask_of(const at::Tensor& x) const {
+  if (!is_training() || options_.probability == 0) return {};
   SampleContext* context = SampleContext::current();
   if (context == nullptr) {
     throw UsageError(
@@ -64,7 +69,7 @@ at::Tensor DropoutImpl::forward(const at::Tensor& x) {
   const int64_t rows = x.size(0);
   dropout_mask(key, options_.probability, place.first_row, rows, rows > 0 ? x.numel() / rows : 0,
                mask.data_ptr<float>());
-  return x * mask.to(x.options(), /*non_blocking=*/true);
+  return mask.to(x.options(), /*non_blocking=*/true);
 }
 
 }  // namespace tutti::nn

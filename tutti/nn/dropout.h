@@ -39,6 +39,10 @@ class DropoutImpl : public torch::nn::Module {
   /// UsageError.
   at::Tensor forward(const at::Tensor& x);
 
+  /// What forward() multiplies x by: of its shape, dtype and device; undefined where x comes back
+  /// as it is. Of each call another, as forward()'s.
+  at::Tensor mask_of(const at::Tensor& x) const;
+
   const DropoutOptions& options() const noexcept { return options_; }
 
  private:

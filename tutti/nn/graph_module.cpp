@@ -1,5 +1,6 @@
 #include "tutti/nn/graph_module.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
@@ -48,6 +49,21 @@ class ReadsSums {
   const std::vector<at::Tensor*>& read_;
   const std::vector<Adapter>& adapters_;
 };
+
+// Without gradients, and with layers that write to nothing but what they make, autograd has nothing
+// to note down: it need not look at each tensor. Functions of the user's may want it all the same.
+bool calls_functions(const std::vector<GraphStep>& steps) {
+  return std::ranges::any_of(
+      steps, [](const GraphStep& step) { return std::holds_alternative<op::Lambda>(step.op); });
+}
+
+// Writes to what the caller has are counted by autograd alone: of one tensor, or of views that it
+// made itself.
+bool shares_memory(const at::Tensor& output, at::ArrayRef<at::Tensor> others) {
+  return output.has_storage() && std::ranges::any_of(others, [&](const at::Tensor& other) {
+           return other.has_storage() && output.is_alias_of(other);
+         });
+}
 
 }  // namespace
 
@@ -142,6 +158,8 @@ std::vector<at::Tensor> GraphModule::forward_all(at::ArrayRef<at::Tensor> inputs
 }
 
 std::vector<at::Tensor> GraphModule::computed(at::ArrayRef<at::Tensor> inputs) {
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+  if (!at::GradMode::is_enabled() && !is_training() && !calls_functions(steps_)) below.emplace();
   std::vector<at::Tensor> values(steps_.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     values[static_cast<size_t>(graph_.inputs()[i].node)] = inputs[i];
@@ -158,7 +176,12 @@ std::vector<at::Tensor> GraphModule::computed(at::ArrayRef<at::Tensor> inputs) {
   }
   std::vector<at::Tensor> outputs;
   for (const Port& output : graph_.outputs()) {
-    outputs.push_back(values[static_cast<size_t>(output.node)]);
+    at::Tensor value = values[static_cast<size_t>(output.node)];
+    const auto is_it = [&](const at::Tensor& other) { return other.is_same(value); };
+    if (below && (shares_memory(value, inputs) ||
+                  (std::ranges::none_of(outputs, is_it) && shares_memory(value, outputs))))
+      value = value.clone();
+    outputs.push_back(std::move(value));
   }
   return outputs;
 }

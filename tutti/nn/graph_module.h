@@ -57,8 +57,9 @@ class GraphModule : public torch::nn::Module, public Adapted {
   /// Whether a forward pass with gradients is one node of autograd, whose backward pass was planned
   /// when the module was made (docs/design/planned_step.md): on at first. Off: autograd notes down
   /// every layer. Both give the same bits. Some passes are by autograd in any case: those of a
-  /// graph with a layer that the plan does not know, in another precision or on another device, or
-  /// with inputs that have gradients.
+  /// graph with a layer that the plan does not know, in float16 or on another device, or with
+  /// inputs that have gradients. In bfloat16 (precision.h) the plan computes otherwise than
+  /// autograd.
   void set_planned(bool on);
   /// The first layer because of which this graph is never planned: "batch_norm2d \"norm\""; "" when
   /// there is none.

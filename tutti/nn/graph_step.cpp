@@ -72,6 +72,21 @@ struct ContiguousGradient : torch::autograd::Function<ContiguousGradient> {
   }
 };
 
+// With one channel both orders are the same memory; only the strides say which is meant.
+at::Tensor one_channel_innermost(const at::Tensor& x) {
+  return x.as_strided(x.sizes(), {x.size(2) * x.size(3), 1, x.size(3), 1});
+}
+
+struct OneChannelInnermost : torch::autograd::Function<OneChannelInnermost> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return one_channel_innermost(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& above) {
+    return {above[0]};
+  }
+};
+
 }  // namespace
 
 std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end) {
@@ -149,10 +164,8 @@ void require_steps_of_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs
 
 at::Tensor channels_last(const at::Tensor& x) {
   if (!x.is_cpu()) return x;
-  if (x.size(1) == 1 && x.is_contiguous() && !x.requires_grad()) {
-    // With one channel both layouts are the same memory; only the strides say which is meant.
-    return x.as_strided(x.sizes(), {x.size(2) * x.size(3), 1, x.size(3), 1});
-  }
+  if (x.size(1) == 1 && x.is_contiguous())
+    return x.requires_grad() ? OneChannelInnermost::apply(x) : one_channel_innermost(x);
   return x.contiguous(at::MemoryFormat::ChannelsLast);
 }
 

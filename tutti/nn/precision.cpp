@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/nn/detail/slow_bfloat16.h"
 
 namespace tutti {
 
@@ -36,6 +37,7 @@ void require_precision(Precision precision, std::string_view device_type) {
 Autocast::Autocast(Precision precision, std::string_view device_type) {
   require_precision(precision, device_type);
   const bool on_cuda = device_type == "cuda";
+  if (precision == Precision::bfloat16 && !on_cuda) detail::warn_where_bfloat16_is_slow();
   const at::DeviceType device = on_cuda ? at::kCUDA : at::kCPU;
   before_ = {.on_cuda = on_cuda,
              .enabled = at::autocast::is_autocast_enabled(device),

@@ -3,7 +3,8 @@
 ///   const tutti::Autocast autocast(tutti::Precision::bfloat16);  // of this thread, in this scope
 ///   const auto outputs = net->forward(x);
 ///
-/// Which operators compute in the lower precision is LibTorch's choice (convolutions and products
+/// A planned graph of nn computes in bfloat16 on the CPU as docs/design/bfloat16.md says. Else
+/// which operators compute in the lower precision is LibTorch's choice (convolutions and products
 /// of matrices do, sums over many elements do not). Copies of parameters are never kept from one
 /// use to the next: the fused step writes parameters where LibTorch would not see it, and replicas
 /// that are threads share LibTorch's one cache. Thread rule: an Autocast belongs to the thread that
@@ -33,7 +34,7 @@ void require_precision(Precision precision, std::string_view device_type);
 
 /// Forward passes in its scope compute in `precision` on devices of that type ("cpu", "cuda");
 /// losses and backward passes come after it. Scopes may lie in one another. Throws UsageError for
-/// float16 on the CPU.
+/// float16 on the CPU. The first in bfloat16 on a CPU that does not multiply in it logs a warning.
 class Autocast {
  public:
   explicit Autocast(Precision precision, std::string_view device_type = "cpu");

@@ -3,9 +3,9 @@
 /// Parameters have the names, shapes and initial values of torch::nn::LSTM and torch::nn::GRU,
 /// whose state dicts load; equations are theirs, from a state of zeros. A step that a mask leaves
 /// out keeps the state and gives zeros: what is given is that of the steps that are there, each
-/// sample alone. Products of all steps with the input are one, and so are gradients of weights; a
-/// layer's direction is one node of autograd. Computed in the parameters' precision, under autocast
-/// too.
+/// sample alone. Products of all steps with the input are one, and so are gradients of weights; all
+/// layers are one node of autograd. Computed in the parameters' precision, under autocast too; in
+/// float32 on the CPU a step is one product and one kernel (kernels/cells.h).
 /// Thread rule: that of a torch module; functions are pure.
 #pragma once
 
@@ -44,15 +44,14 @@ class RecurrentImpl : public torch::nn::Module {
 
   const RecurrentOptions& options() const noexcept { return options_; }
 
+  /// Of each layer, forward before backward, weight_ih, weight_hh, bias_ih and bias_hh.
+  const std::vector<at::Tensor>& weights() const noexcept { return weights_; }
+
  private:
-  /// Of one layer in one direction.
-  struct Weights {
-    at::Tensor input, hidden, input_bias, hidden_bias;
-  };
-  at::Tensor& add(const std::string& name, at::IntArrayRef shape);
+  void add(const std::string& name, at::IntArrayRef shape);
 
   RecurrentOptions options_;
-  std::vector<Weights> weights_;  ///< by layer, forward before backward
+  std::vector<at::Tensor> weights_;
 };
 TORCH_MODULE(Recurrent);
 

@@ -3,14 +3,17 @@
 namespace tutti::nn::detail {
 namespace {
 
-/// Where the states of step i, and of the step before it, lie.
-struct CellWalk {
-  explicit CellWalk(const CellRun& run)
-      : length(run.gates.size(0)), reverse(run.reverse), masked(run.steps.defined()) {}
-  int64_t place(int64_t i) const { return reverse ? length - 1 - i : i; }
-  int64_t length;
-  bool reverse, masked;
-};
+bool takes_kernels(const CellRun& run) {
+  return run.gates.is_cpu() && run.gates.scalar_type() == at::kFloat;
+}
+
+/// `dh` plus what comes from above at step i.
+void add_from_above(at::Tensor& dh, const CellWalk& walk, const StateGradients& of, int64_t i) {
+  if (of.all.defined())
+    dh.add_(of.all[walk.place(i)]);
+  else if (of.last.defined() && i == walk.length - 1)
+    dh.add_(of.last);
+}
 
 at::Tensor part(const at::Tensor& gates, int64_t number) {
   const int64_t units = gates.size(1) / 4;
@@ -46,6 +49,7 @@ at::Tensor left_out_at(const CellRun& run, int64_t t) {
 
 // Gates: input, forget, cell, output.
 void lstm_forward(CellRun& run, const at::Tensor& hidden) {
+  if (takes_kernels(run)) return fused::lstm_forward(run, hidden);
   const CellWalk walk(run);
   const at::Tensor across = hidden.t();
   auto sizes = run.gates.sizes().vec();
@@ -65,7 +69,7 @@ void lstm_forward(CellRun& run, const at::Tensor& hidden) {
     if (c.defined()) cell.addcmul_(part(gates, 1), c);
     at::tanh_out(tanh, cell);
     at::mul_out(state, part(gates, 3), tanh);
-    if (walk.masked) {
+    if (run.steps.defined()) {
       keep_where_left_out(cell, c, run.steps[t]);
       keep_where_left_out(state, h, run.steps[t]);
     }
@@ -75,7 +79,8 @@ void lstm_forward(CellRun& run, const at::Tensor& hidden) {
 }
 
 CellGradients lstm_backward(const CellRun& run, const at::Tensor& hidden,
-                            const at::Tensor& of_states) {
+                            const StateGradients& of) {
+  if (takes_kernels(run)) return fused::lstm_backward(run, hidden, of);
   const CellWalk walk(run);
   at::Tensor of_gates = at::empty_like(run.gates);
   at::Tensor dh = at::zeros_like(run.states[0]), dc = at::zeros_like(dh);
@@ -85,7 +90,7 @@ CellGradients lstm_backward(const CellRun& run, const at::Tensor& hidden,
     const at::Tensor gates = run.gates[t], tanh = run.kept[t];
     at::Tensor di = part(of_gates[t], 0), df = part(of_gates[t], 1), dg = part(of_gates[t], 2),
                do_ = part(of_gates[t], 3);
-    dh.add_(of_states[t]);
+    add_from_above(dh, walk, of, i);
     const at::Tensor left_out = left_out_at(run, t);
     const at::Tensor dh_past = past(dh, left_out), dc_past = past(dc, left_out);
     at::mul_out(product, dh, tanh);
@@ -105,7 +110,7 @@ CellGradients lstm_backward(const CellRun& run, const at::Tensor& hidden,
     at::sigmoid_backward_out(df, product, part(gates, 1));
     dc.mul_(part(gates, 1));
     at::mm_out(dh, of_gates[t], hidden);
-    if (walk.masked) {
+    if (run.steps.defined()) {
       dh.add_(dh_past);
       dc.add_(dc_past);
     }
@@ -115,6 +120,7 @@ CellGradients lstm_backward(const CellRun& run, const at::Tensor& hidden,
 
 // Gates: reset, update, new.
 void gru_forward(CellRun& run, const at::Tensor& hidden, const at::Tensor& hidden_bias) {
+  if (takes_kernels(run)) return fused::gru_forward(run, hidden, hidden_bias);
   const CellWalk walk(run);
   const at::Tensor across = hidden.t();
   auto sizes = run.gates.sizes().vec();
@@ -133,13 +139,13 @@ void gru_forward(CellRun& run, const at::Tensor& hidden, const at::Tensor& hidde
     third(gates, 2).addcmul_(third(gates, 0), kept).tanh_();
     at::sub_out(state, h, third(gates, 2));
     state.mul_(third(gates, 1)).add_(third(gates, 2));
-    if (walk.masked) keep_where_left_out(state, h, run.steps[t]);
+    if (run.steps.defined()) keep_where_left_out(state, h, run.steps[t]);
     h = state;
   }
 }
 
-CellGradients gru_backward(const CellRun& run, const at::Tensor& hidden,
-                           const at::Tensor& of_states) {
+CellGradients gru_backward(const CellRun& run, const at::Tensor& hidden, const StateGradients& of) {
+  if (takes_kernels(run)) return fused::gru_backward(run, hidden, of);
   const CellWalk walk(run);
   at::Tensor of_input = at::empty_like(run.gates), of_hidden = at::empty_like(run.gates);
   const at::Tensor begin = at::zeros_like(run.states[0]);
@@ -149,7 +155,7 @@ CellGradients gru_backward(const CellRun& run, const at::Tensor& hidden,
     const at::Tensor gates = run.gates[t];
     const at::Tensor reset = third(gates, 0), update = third(gates, 1), fresh = third(gates, 2);
     at::Tensor dr = third(of_input[t], 0), dz = third(of_input[t], 1), dn = third(of_input[t], 2);
-    dh.add_(of_states[t]);
+    add_from_above(dh, walk, of, i);
     const at::Tensor dh_past = past(dh, left_out_at(run, t));
     const at::Tensor before = i > 0 ? run.states[walk.place(i - 1)] : begin;
     at::mul_out(product, dh, before - fresh);
@@ -165,7 +171,7 @@ CellGradients gru_backward(const CellRun& run, const at::Tensor& hidden,
     at::mul_out(of_fresh, dn, reset);
     if (i == 0) break;
     dh.mul_(update).addmm_(of_state, hidden);
-    if (walk.masked) dh.add_(dh_past);
+    if (run.steps.defined()) dh.add_(dh_past);
   }
   return {of_input, of_hidden};
 }

@@ -121,10 +121,11 @@ TEST_F(GraphStages, TokensThatGoByAreInt64) {
 /// Between two norms and a reader that wants rows, cut behind and before it.
 TEST_F(GraphStages, ActivationsHaveTheBitsOfTheModuleBesideEveryCut) {
   for (const nn::Layer& layer :
-       {nn::relu6(), nn::gelu(), nn::tanh(), nn::sigmoid(), nn::leaky_relu(0.2), nn::elu(),
-        nn::selu(), nn::silu(), nn::hard_sigmoid(), nn::hard_swish(), nn::softplus(), nn::mish(),
-        nn::upsample2d(2), nn::dropout(0.3), nn::log_softmax(), nn::slice(1, 5), nn::max_pool2d(2),
-        nn::avg_pool2d(2)}) {
+       {nn::relu(),        nn::relu6(),     nn::batch_norm2d(),  nn::gelu(),
+        nn::tanh(),        nn::sigmoid(),   nn::leaky_relu(0.2), nn::elu(),
+        nn::selu(),        nn::silu(),      nn::hard_sigmoid(),  nn::hard_swish(),
+        nn::softplus(),    nn::mish(),      nn::upsample2d(2),   nn::dropout(0.3),
+        nn::log_softmax(), nn::slice(1, 5), nn::max_pool2d(2),   nn::avg_pool2d(2)}) {
     const auto input = nn::input({3, 7, 6});
     const auto x = nn::batch_norm2d()(nn::conv2d(4, 3, {.padding = 1})(input));
     const nn::Graph graph(input, nn::linear(2)(nn::group_norm(2)(layer(x))));
@@ -133,6 +134,21 @@ TEST_F(GraphStages, ActivationsHaveTheBitsOfTheModuleBesideEveryCut) {
       SCOPED_TRACE(graph.nodes()[3].name + ", " + name_of_cut(graph, stages));
       expect_same(pass_of_chain(graph, modules_of(graph, stages)), expected);
     }
+  }
+}
+
+/// Whatever the order of what it reads.
+TEST_F(GraphStages, NormsHaveTheBitsOfTheModuleBesideEveryCut) {
+  const auto input = nn::input({4, 7, 6});
+  const auto norm = [](const nn::Value& x) { return nn::batch_norm2d()(x); };
+  const auto rows = nn::group_norm(2)(norm(nn::tanh()(norm(input))));
+  const auto means = nn::global_avg_pool2d()(nn::tanh()(norm(rows)));
+  const auto whole = nn::global_avg_pool2d()(norm(nn::slice(1, 5)(rows)));
+  const nn::Graph graph(input, nn::linear(2)(nn::concat({means, whole})));
+  const Pass expected = pass_of_whole(graph);
+  for (const auto& stages : all_cuts(graph, 2)) {
+    SCOPED_TRACE(name_of_cut(graph, stages));
+    expect_same(pass_of_chain(graph, modules_of(graph, stages)), expected);
   }
 }
 

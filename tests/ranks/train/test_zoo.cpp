@@ -15,6 +15,7 @@
 #include "tests/support/command.h"
 #include "tests/support/hosts.h"
 #include "tests/support/random_graph.h"
+#include "tests/support/random_image_graph.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/zoo_training.h"
 
@@ -43,12 +44,18 @@ TEST(ZooWorkers, TrainTheWeightsOfThePartsInTurn) {
   for (const auto& network : test::small_zoo()) expect_parts_in_turn(network, out.log);
 }
 
-/// The strategy is the argument; 20 networks that the planned step knows.
+/// The strategy is the argument; 50 networks that the planned step knows, 30 of images and 20 of
+/// sequences.
 std::string lines_of_random(const std::string& kind, bool planned = true) {
+  const auto graph_of = [](unsigned number) {
+    if (number < 20) return test::random_graph(number, 3);
+    if (number < 30) return test::random_image_graph(number);
+    return test::random_sequence_graph(number, 3);
+  };
   std::string lines;
-  for (unsigned seed = 0; seed < 20; ++seed) {
-    const auto training = test::train_graph(test::random_graph(seed, 3), kind, planned);
-    lines += fmt::format("{} {} {:.17g}\n", seed, training.after, training.loss);
+  for (unsigned number = 0; number < 50; ++number) {
+    const auto training = test::train_graph(graph_of(number), kind, planned);
+    lines += fmt::format("{} {} {:.17g}\n", number, training.after, training.loss);
   }
   return lines;
 }

@@ -13,7 +13,7 @@ namespace tutti::test {
 struct AgainstEager {
   double loss = 0;        ///< largest differences, each relative to the largest of its tensor
   double outputs = 0;     ///< of the first step
-  double gradients = 0;   ///< of the first step
+  double gradients = 0;   ///< of the first step; relative to the largest of all
   double final = 0;       ///< parameters and buffers after the last step
   double evaluation = 0;  ///< outputs in evaluation mode after it; 0 where the reference has none
   int tensors = 0;        ///< that were compared

@@ -102,6 +102,30 @@ TEST(Zoo, TheAuxiliaryClassifierIsASecondOutput) {
   }
 }
 
+// Convolutions down and up, of which each level's sees what went down there: nothing that a pixel
+// says comes from pixels further than the levels reach, and every parameter has a part in it.
+TEST(Zoo, UnetSaysOfEachPixelWhatItIs) {
+  EXPECT_EQ(models::unet().num_parameters(), 1'927'042);
+  const auto graph = models::unet({.classes = 5, .input = {1, 16, 24}, .channels = 4, .levels = 2});
+  EXPECT_EQ(graph.output_shape(), (nn::Shape{16, 24, 5}));
+  torch::manual_seed(3);
+  const auto module = nn::make_module(graph);
+  const auto labels = torch::randint(5, {2 * 16 * 24});
+  torch::cross_entropy_loss(module->forward(torch::randn({2, 1, 16, 24})).flatten(0, 2), labels)
+      .backward();
+  for (const auto& parameter : module->named_parameters())
+    EXPECT_GT(parameter.value().grad().abs().sum().item<float>(), 0) << parameter.key();
+
+  module->eval();
+  const torch::NoGradGuard no_grad;
+  const auto x = torch::randn({1, 1, 16, 24});
+  auto changed = x.clone();
+  changed[0][0][0][0] += 1;
+  const auto difference = (module->forward(changed) - module->forward(x)).abs().sum(-1)[0];
+  EXPECT_GT(difference[0][0].item<float>(), 0);
+  EXPECT_EQ(difference[15][23].item<float>(), 0);
+}
+
 TEST(Zoo, CnnAndDoodleCnnAreOneModel) {
   EXPECT_EQ(models::model_by_name("cnn").summary(), models::doodle_cnn().summary());
   EXPECT_EQ(models::model_by_name("doodle_cnn").summary(), models::doodle_cnn().summary());
@@ -115,6 +139,10 @@ TEST(Zoo, UnknownNamesAndImpossibleSizesAreAnswered) {
   EXPECT_THROW(models::vit({.patch = 5}), UsageError);
   EXPECT_THROW(models::vit({.heads = 5}), UsageError);
   EXPECT_THROW(models::vit({.layers = 0}), UsageError);
+  EXPECT_THROW(models::unet({.channels = 0}), UsageError);
+  EXPECT_THROW(models::unet({.levels = 64}), UsageError);
+  EXPECT_THAT(message_of<UsageError>([] { models::unet({.input = {3, 64, 60}}); }),
+              AllOf(HasSubstr("[3, 64, 60]"), HasSubstr("multiples of 8")));
   EXPECT_THROW(models::doodle_cnn({.input = {1, 4, 4}}), UsageError);
   EXPECT_THROW(models::model_by_name("linear_regression"), UsageError);
 }

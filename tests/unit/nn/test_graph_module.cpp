@@ -5,11 +5,13 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/attention.h"
 #include "tutti/nn/dense.h"
+#include "tutti/nn/detail/batch_norm.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/operator_graphs.h"
 
 namespace tutti {
 namespace {
@@ -17,7 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// The same network by hand, in LibTorch's layers and the dense one.
+/// The same network by hand, in LibTorch's layers, the dense one and batch norm, which
+/// test_batch_norm.cpp holds to LibTorch's.
 struct HandWritten : torch::nn::Module {
   HandWritten() {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1)));
@@ -25,7 +28,8 @@ struct HandWritten : torch::nn::Module {
     dense = register_module("dense", nn::Linear(4 * 3 * 3, 5));
   }
   at::Tensor forward(const at::Tensor& x) {
-    auto y = torch::relu(norm(conv(x.contiguous(at::MemoryFormat::ChannelsLast))));
+    const auto planes = conv(x.contiguous(at::MemoryFormat::ChannelsLast));
+    auto y = torch::relu(nn::detail::batch_norm(planes, *norm));
     y = torch::max_pool2d(y + torch::relu(y), 2);
     return dense(y.flatten(1));
   }
@@ -408,6 +412,90 @@ TEST(SampleContext, NestsAndEnds) {
     EXPECT_EQ(nn::SampleContext::current()->place().step, 1);
   }
   EXPECT_EQ(nn::SampleContext::current(), nullptr);
+}
+
+/// Three rows for each input.
+std::vector<at::Tensor> rows_for(const nn::Graph& graph) {
+  std::vector<at::Tensor> inputs;
+  for (const nn::Port& port : graph.inputs()) {
+    const auto& input = std::get<nn::op::Input>(graph.nodes()[static_cast<size_t>(port.node)].op);
+    const nn::Shape& shape = graph.shape_of(port);
+    std::vector<int64_t> sizes{3};
+    sizes.insert(sizes.end(), shape.begin(), shape.end());
+    inputs.push_back(input.dtype == DType::float32 ? torch::randn(sizes)
+                                                   : torch::randint(1, 4, sizes, at::kLong));
+  }
+  return inputs;
+}
+
+TEST(GraphModule, InfersWhatAutogradComputes) {
+  for (const auto& [name, graph] : test::operator_graphs()) {
+    torch::manual_seed(3);
+    const auto module = nn::make_module(graph);
+    module->eval();
+    module->set_planned(false);
+    const auto inputs = rows_for(graph);
+    const auto expected = module->forward_all(inputs);
+    const at::NoGradGuard no_grad;
+    const auto got = module->forward_all(inputs);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_TRUE(torch::equal(got[i], expected[i])) << name;
+      EXPECT_FALSE(got[i].requires_grad()) << name;
+      for (const at::Tensor& input : inputs) EXPECT_FALSE(got[i].is_alias_of(input)) << name;
+    }
+  }
+}
+
+TEST(GraphModule, WhatItInfersIsOfTensorsAsAnyOther) {
+  const auto input = nn::input({2, 3});
+  const auto module = nn::make_module({input, nn::flatten()(input)});
+  module->eval();
+  const at::Tensor x = torch::rand({4, 2, 3}), before = x.clone();
+  at::Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = module->forward(x);
+  }
+  y.add_(1);
+  EXPECT_TRUE(torch::equal(x, before)) << "autograd would not know that it was written to";
+  const at::Tensor w = torch::ones({6}, torch::requires_grad());
+  (y * w).sum().backward();
+  EXPECT_TRUE(torch::equal(w.grad(), y.sum(0))) << "may be saved for a backward pass";
+}
+
+TEST(GraphModule, OutputsThatItInfersShareNoMemory) {
+  const auto input = nn::input({2, 3});
+  const auto h = nn::tanh()(input);
+  const auto module = nn::make_module(
+      nn::Graph({{"input", input}}, {{"h", h}, {"flat", nn::flatten()(h)}, {"again", h}}));
+  module->eval();
+  std::vector<at::Tensor> got;
+  {
+    const at::NoGradGuard no_grad;
+    got = module->forward_all({torch::rand({4, 2, 3}) + 1});
+  }
+  EXPECT_TRUE(got[2].is_same(got[0]));
+  const at::Tensor w = torch::ones({6}, torch::requires_grad());
+  const at::Tensor sum = (got[1] * w).sum(), expected = got[1].sum(0);
+  got[0].zero_();  // autograd would not know that it writes to what is saved
+  sum.backward();
+  EXPECT_TRUE(torch::equal(w.grad(), expected));
+}
+
+TEST(GraphModule, InTrainingWithoutGradientsStatisticsMove) {
+  const auto input = nn::input({2, 4, 4});
+  const auto module =
+      nn::make_module({input, nn::batch_norm2d({.momentum = 0.25}).named("norm")(input)});
+  const at::Tensor mean = module->named_buffers()["norm.running_mean"];
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = torch::rand({3, 2, 4, 4});
+  module->forward(x);
+  EXPECT_TRUE(torch::allclose(mean, 0.25 * x.mean({0, 2, 3})));
+  module->eval();
+  const at::Tensor moved = mean.clone();
+  module->forward(torch::rand({3, 2, 4, 4}));
+  EXPECT_TRUE(torch::equal(mean, moved));
 }
 
 }  // namespace

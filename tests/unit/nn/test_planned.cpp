@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/nn/precision.h"
+#include "tutti/sync/detail/gradient_listener.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/planned.h"
@@ -88,6 +88,25 @@ TEST(Planned, SeveralOutputsOfWhichSomeAreNotUsed) {
   const auto theirs = by_autograd->named_parameters();
   for (const auto& parameter : planned->named_parameters())
     EXPECT_TRUE(torch::equal(parameter->grad(), theirs[parameter.key()].grad()));
+}
+
+TEST(Planned, AllOutputsAreThoseByAutograd) {
+  const auto input = nn::input({6});
+  const auto x = nn::relu()(nn::linear(5)(input)), y = nn::linear(3)(x);
+  expect_planned_is_by_autograd(
+      nn::Graph({{"in", input}}, {{"y", y},
+                                  {"read_on", x},
+                                  {"later", nn::tanh()(nn::add(y, nn::gelu()(y)))},
+                                  {"again", y}}),
+      torch::randn({7, 6}));
+}
+
+TEST(Planned, SumsOfWholeNumbersAreCutOff) {
+  const auto a = nn::input({4}, DType::int64), b = nn::input({4}, DType::int64);
+  const auto words = nn::embedding(20, 3)(nn::relu()(nn::add(a, b)));
+  expect_planned_is_by_autograd(
+      nn::Graph({{"a", a}, {"b", b}}, {{"y", nn::linear(2)(nn::flatten()(words))}}),
+      {torch::randint(10, {5, 4}), torch::randint(10, {5, 4})});
 }
 
 TEST(Planned, WhatIsNoNumberIsSeen) {
@@ -182,14 +201,6 @@ TEST(Planned, GradientsOfInputsAreAutograds) {
   EXPECT_TRUE(x.grad().defined());
 }
 
-TEST(Planned, OtherPrecisionsAreAutograds) {
-  const auto module = nn::make_module(small_graph());
-  const Autocast bfloat16(Precision::bfloat16);
-  const auto y = module->forward(torch::ones({2, 1, 6, 6}));
-  EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-  y.sum().backward();
-}
-
 TEST(Planned, NothingStaysOfAForwardPassWithoutBackward) {
   const auto module = nn::make_module(small_graph());
   bool freed = false;
@@ -213,18 +224,92 @@ TEST(Planned, ABackwardPassOutlivesItsModule) {
 
 TEST(Planned, WhatIsNotKnownIsNamed) {
   const auto input = nn::input({2, 4, 4});
-  const auto normed = nn::batch_norm2d().named("norm")(nn::conv2d(3, 1)(input));
+  const auto normed =
+      nn::batch_norm2d({.synchronized = true}).named("norm")(nn::conv2d(3, 1)(input));
   EXPECT_EQ(nn::make_module(nn::Graph(input, nn::flatten()(normed)))->why_not_planned(),
             "batch_norm2d \"norm\"");
-  const auto twice = nn::conv2d(2, 1).named("twice");
-  EXPECT_EQ(nn::make_module(nn::Graph(input, twice(twice(input))))->why_not_planned(),
-            "conv2d \"twice\", which is applied twice");
+}
+
+TEST(Planned, GradientsOfAValueThatManyReadAreAddedAsAutogradDoes) {
+  const auto input = nn::input({2, 4, 4});
   const auto x = nn::conv2d(2, 1).named("x")(input);
   const auto three = nn::add(nn::tanh()(x), nn::add(nn::relu()(x), nn::gelu()(x)));
-  const nn::Graph graph(input, three);
-  EXPECT_EQ(nn::make_module(graph)->why_not_planned(),
-            "conv2d \"x\", which more than two layers read");
-  expect_planned_is_by_autograd(graph, torch::randn({3, 2, 4, 4}));
+  const nn::Graph graph(input, nn::add(three, nn::add(nn::tanh()(x), nn::add(x, x))));
+  EXPECT_EQ(nn::make_module(graph)->why_not_planned(), "");
+  expect_planned_is_by_autograd(graph, torch::randn({37, 2, 4, 4}));
+}
+
+TEST(Planned, ALayerThatIsAppliedAgainHasTheSumOfItsGradients) {
+  const auto input = nn::input({6, 4, 4});
+  const auto conv = nn::conv2d(6, 3, {.padding = 1}).named("conv");
+  const auto dense = nn::linear(96).named("dense");
+  const auto x = dense(nn::relu()(dense(dense(nn::flatten()(conv(nn::tanh()(conv(input))))))));
+  const nn::Graph graph(input, x);
+  EXPECT_EQ(nn::make_module(graph)->why_not_planned(), "");
+  expect_planned_is_by_autograd(graph, torch::randn({5, 6, 4, 4}));
+}
+
+TEST(Planned, OutputsMayBeInputsOrOfFrozenLayersOrTheSame) {
+  const auto input = nn::input({6});
+  const auto fixed = nn::tanh()(nn::linear(4).named("fixed")(input));
+  const auto x = nn::linear(3).named("out")(fixed);
+  const nn::Graph graph({{"in", input}}, {{"given", input},
+                                          {"fixed", fixed},
+                                          {"once", x},
+                                          {"more", nn::tanh()(nn::add(x, nn::gelu()(x)))},
+                                          {"again", x}});
+  const auto given = torch::randn({4, 6});
+  std::vector<at::Tensor> gradients;
+  for (const bool planned : {true, false}) {
+    torch::manual_seed(1);
+    const auto module = nn::make_module(graph);
+    module->set_planned(planned);
+    EXPECT_EQ(module->why_not_planned(), "");
+    for (auto& parameter : module->named_parameters())
+      if (parameter.key().starts_with("fixed")) parameter->set_requires_grad(false);
+    const auto outputs = module->forward_all({given});
+    EXPECT_EQ(outputs[0].data_ptr(), given.data_ptr());
+    EXPECT_FALSE(outputs[0].requires_grad() || outputs[1].requires_grad());
+    EXPECT_EQ(outputs[2].data_ptr(), outputs[4].data_ptr());
+    (outputs[2].pow(2).sum() + outputs[3].sum() + (outputs[4] * outputs[1].sum()).sin().sum())
+        .backward();
+    gradients.push_back(module->named_parameters()["out.weight"].grad());
+    EXPECT_FALSE(module->named_parameters()["fixed.weight"].grad().defined());
+  }
+  EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
+}
+
+/// Notes what has been let go of when the last gradient comes.
+struct Watch final : detail::GradientListener {
+  bool freed = false, freed_before_last = false;
+  bool take(const at::Tensor&, const at::Tensor&) override {
+    freed_before_last = freed;
+    return false;
+  }
+  void go_on() override {}
+};
+
+TEST(Planned, WhatALayerHasKeptGoesWithItsBackward) {
+  const auto a = nn::input({8}), b = nn::input({8});
+  const auto early = nn::gelu()(nn::linear(4)(a)), late = nn::linear(4)(b);
+  const auto module =
+      nn::make_module(nn::Graph({{"a", a}, {"b", b}}, {{"sum", nn::add(early, late)}}));
+  EXPECT_EQ(module->why_not_planned(), "");
+  for (const bool again : {false, true}) {
+    std::vector<float> memory(16, 1.0F);
+    Watch watch;
+    auto given = torch::from_blob(memory.data(), {2, 8}, [&](void*) { watch.freed = true; });
+    const auto loss = module->forward_all({torch::ones({2, 8}), given})[0].sum();
+    given.reset();
+    auto* const source = detail::only_source_of(loss);
+    ASSERT_NE(source, nullptr);
+    source->listener = &watch;
+    loss.backward({}, again);
+    source->listener = nullptr;
+    EXPECT_EQ(watch.freed_before_last, !again);
+    if (again) loss.backward();
+    EXPECT_TRUE(watch.freed);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/graph_module.h"
@@ -205,6 +207,43 @@ TEST(Recurrent, OfOneStep) {
   for (const auto& parameter : module->named_parameters())
     EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
   EXPECT_EQ(module->named_parameters()["weight_hh_l0"].grad().abs().sum().item<float>(), 0);
+}
+
+// Of one row or one step, rows of steps and steps of rows are the same memory.
+TEST(Recurrent, WhatItGivesMayBeWrittenToBeforeBackward) {
+  for (const RecurrentCell cell : {RecurrentCell::lstm, RecurrentCell::gru})
+    for (const auto& [rows, length] : {std::pair(1, 5), {4, 1}, {1, 1}, {4, 5}}) {
+      nn::Recurrent module(
+          nn::RecurrentOptions{.cell = cell, .features = 2, .units = 3, .sequences = true});
+      const at::Tensor x = at::randn({rows, length, 2}), weights = at::randn({rows, length, 3});
+      const auto gradients = [&](bool writes) {
+        module->zero_grad();
+        at::Tensor y = module->forward(x);
+        y = writes ? y.mul_(2) : y * 2;
+        (y * weights).sum().backward();
+        std::vector<at::Tensor> all;
+        for (const at::Tensor& parameter : module->parameters())
+          all.push_back(parameter.grad().clone());
+        return all;
+      };
+      expect_equal(gradients(true), gradients(false));
+    }
+}
+
+TEST(Recurrent, AWriteToWhatItReadBeforeBackwardIsSeen) {
+  for (const auto& [rows, length] : {std::pair(1, 5), {4, 1}}) {
+    nn::Recurrent module(nn::RecurrentOptions{.features = 2, .units = 3});
+    at::Tensor x = at::randn({rows, length, 2});
+    const at::Tensor y = module->forward(x);
+    x.mul_(2);
+    EXPECT_THAT(message_of<c10::Error>([&] { y.sum().backward(); }),
+                HasSubstr("modified by an inplace operation"));
+    at::Tensor steps = at::ones({rows, length}, at::kBool);
+    const at::Tensor masked = module->forward(x, steps);
+    steps.fill_(false);
+    EXPECT_THAT(message_of<c10::Error>([&] { masked.sum().backward(); }),
+                HasSubstr("modified by an inplace operation"));
+  }
 }
 
 TEST(Recurrent, IsComputedInItsOwnPrecisionUnderAutocast) {

@@ -40,7 +40,8 @@ at::Tensor shaped_as(const at::Tensor& x, const at::Tensor& rows);
 /// Whether dense_forward() takes them: else dense() is torch::linear.
 bool dense_takes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// x [rows, features], weight [units, features]; gives [rows, units], contiguous.
+/// x [rows, features], weight [units, features]; gives [rows, units], contiguous. All of them are
+/// float32, or all bfloat16; of the gradients that of the bias is float32 then, too.
 at::Tensor dense_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          Activation activation);
 
@@ -62,6 +63,9 @@ DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
 /// dense_backward().
 at::Tensor dense_input_gradient(const at::Tensor& of_sum, const at::Tensor& weight);
 at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x);
+
+/// relu(a + b), of one shape, in the order that LibTorch gives their sum.
+at::Tensor add_relu(const at::Tensor& a, const at::Tensor& b);
 
 /// Whether a node of autograd is dense()'s; that edge of it leads to the weight.
 bool is_dense(const torch::autograd::Node& node);

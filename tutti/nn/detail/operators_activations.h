@@ -18,7 +18,7 @@ constexpr LayerPlan by_input() {
   return {.forward = keep_input,
           .backward = [](const PlannedLayer& layer, const KeptOfLayer& kept,
                          const at::Tensor& gradient, bool) {
-            return LayerGradients{.input = backward(std::get<O>(layer.op), gradient, kept.x)};
+            return LayerGradients{.inputs = {backward(std::get<O>(layer.op), gradient, kept.x)}};
           }};
 }
 
@@ -30,7 +30,7 @@ struct OperatorOf<op::Sigmoid> : Activates, NoFields {
       .forward = keep_output,
       .backward =
           [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
-            return LayerGradients{.input = at::sigmoid_backward(gradient, kept.y)};
+            return LayerGradients{.inputs = {at::sigmoid_backward(gradient, kept.y)}};
           },
       .from_output = true};
   static onnx::Value to_onnx(const op::Sigmoid&, const NodeToOnnx& to) {
@@ -221,11 +221,19 @@ struct OperatorOf<op::Relu6> : Activates, NoFields {
 };
 
 template <>
-struct OperatorOf<op::LogSoftmax> : NoFields, SameShape, Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::LogSoftmax> : NoFields, SameShape, Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "log_softmax";
   static at::Tensor run(const op::LogSoftmax&, const Running& in) {
     return at::log_softmax(in.x(), -1);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_output,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {at::_log_softmax_backward_data(gradient, kept.y, -1,
+                                                                            kept.y.scalar_type())}};
+          },
+      .from_output = true};
   static onnx::Value to_onnx(const op::LogSoftmax&, const NodeToOnnx& to) {
     return to.add("LogSoftmax", {to.x()}, {{"axis", int64_t{-1}}});
   }

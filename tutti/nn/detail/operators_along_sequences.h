@@ -4,6 +4,7 @@
 
 #include <torch/nn/modules/conv.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -29,8 +30,34 @@ hlo::Value plus_bias(const O& op, const NodeLowering& to, hlo::Value y, int64_t 
   return op.bias ? y + hlo::broadcast(to.state("bias"), y.shape(), {dimension}) : y;
 }
 
+/// LayerPlan of both: convolutions of images of one row.
+template <class O>
+struct PlannedAlongSequence {
+  using Said = OperatorOf<O>;
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const at::Tensor& weight = kept.parameters[0];
+    if (kept.needs_any_input()) kept.read.push_back(weight);
+    kept.x = row_of_image(values[0]);
+    return sequence_of(Said::of_row(std::get<O>(layer.op), kept.x, weight, kept.parameters[1]));
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<O>(layer.op);
+    const std::array<int64_t, 1> bias{op.out_channels};
+    auto [x, weight, of_bias] = at::convolution_backward(
+        through_sequence_of(gradient), kept.x, kept.parameters[0].unsqueeze(2),
+        op.bias ? at::OptionalIntArrayRef(bias) : at::OptionalIntArrayRef(), {1, op.stride},
+        at::IntArrayRef{0, op.padding}, {1, 1}, Said::kTransposed,
+        at::IntArrayRef{0, Said::output_padding(op)}, Said::groups(op),
+        {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+    return {.inputs = {x.defined() ? through_row_of_image(x) : x},
+            .parameters = {weight.defined() ? weight.squeeze(2) : weight, std::move(of_bias)}};
+  }
+};
+
 template <>
-struct OperatorOf<op::Conv1d> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Conv1d> : LibTorchsOrder {
   static constexpr std::string_view kind = "conv1d";
   static constexpr std::tuple fields{Field{"in_channels", &op::Conv1d::in_channels},
                                      Field{"out_channels", &op::Conv1d::out_channels},
@@ -61,10 +88,19 @@ struct OperatorOf<op::Conv1d> : NotPlanned, LibTorchsOrder {
   }
   static at::Tensor run(const op::Conv1d& op, const Running& in) {
     const auto& own = *static_cast<torch::nn::Conv1dImpl*>(in.step.module);
-    return sequence_of(at::conv2d(row_of_image(in.x()), own.weight.unsqueeze(2), own.bias,
-                                  {1, op.stride}, at::IntArrayRef{0, op.padding}, {1, 1},
-                                  op.groups));
+    return sequence_of(of_row(op, row_of_image(in.x()), own.weight, own.bias));
   }
+  static at::Tensor of_row(const op::Conv1d& op, const at::Tensor& row, const at::Tensor& weight,
+                           const at::Tensor& bias) {
+    return at::conv2d(row, weight.unsqueeze(2), bias, {1, op.stride},
+                      at::IntArrayRef{0, op.padding}, {1, 1}, op.groups);
+  }
+  static constexpr bool kTransposed = false;
+  static int64_t output_padding(const op::Conv1d&) { return 0; }
+  static int64_t groups(const op::Conv1d& op) { return op.groups; }
+  static constexpr LayerPlan plan{.forward = PlannedAlongSequence<op::Conv1d>::forward,
+                                  .backward = PlannedAlongSequence<op::Conv1d>::backward,
+                                  .parameters = weight_and_bias<torch::nn::Conv1dImpl>};
   static onnx::Value to_onnx(const op::Conv1d& op, const NodeToOnnx& to) {
     return turned(to, to.add("Conv", onnx_conv_inputs(op, to),
                              {{"kernel_shape", std::vector{op.kernel}},
@@ -84,7 +120,7 @@ struct OperatorOf<op::Conv1d> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::ConvTranspose1d> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::ConvTranspose1d> : LibTorchsOrder {
   static constexpr std::string_view kind = "conv_transpose1d";
   static constexpr std::tuple fields{Field{"in_channels", &op::ConvTranspose1d::in_channels},
                                      Field{"out_channels", &op::ConvTranspose1d::out_channels},
@@ -109,10 +145,19 @@ struct OperatorOf<op::ConvTranspose1d> : NotPlanned, LibTorchsOrder {
   }
   static at::Tensor run(const op::ConvTranspose1d& op, const Running& in) {
     const auto& own = *static_cast<torch::nn::ConvTranspose1dImpl*>(in.step.module);
-    return sequence_of(at::conv_transpose2d(row_of_image(in.x()), own.weight.unsqueeze(2), own.bias,
-                                            {1, op.stride}, {0, op.padding},
-                                            {0, op.output_padding}));
+    return sequence_of(of_row(op, row_of_image(in.x()), own.weight, own.bias));
   }
+  static at::Tensor of_row(const op::ConvTranspose1d& op, const at::Tensor& row,
+                           const at::Tensor& weight, const at::Tensor& bias) {
+    return at::conv_transpose2d(row, weight.unsqueeze(2), bias, {1, op.stride}, {0, op.padding},
+                                {0, op.output_padding});
+  }
+  static constexpr bool kTransposed = true;
+  static int64_t output_padding(const op::ConvTranspose1d& op) { return op.output_padding; }
+  static int64_t groups(const op::ConvTranspose1d&) { return 1; }
+  static constexpr LayerPlan plan{.forward = PlannedAlongSequence<op::ConvTranspose1d>::forward,
+                                  .backward = PlannedAlongSequence<op::ConvTranspose1d>::backward,
+                                  .parameters = weight_and_bias<torch::nn::ConvTranspose1dImpl>};
   static onnx::Value to_onnx(const op::ConvTranspose1d& op, const NodeToOnnx& to) {
     return turned(to, to.add("ConvTranspose", onnx_conv_inputs(op, to),
                              {{"kernel_shape", std::vector{op.kernel}},

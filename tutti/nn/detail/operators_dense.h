@@ -50,23 +50,29 @@ struct OperatorOf<op::Linear> : LibTorchsOrder {
   }
   static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
                             KeptOfLayer& kept) {
-    const auto& linear = *static_cast<LinearImpl*>(layer.step->module);
+    const at::Tensor &weight = kept.parameters[0], &bias = kept.parameters[1];
+    if (kept.needs_any_input()) kept.read.push_back(weight);
     kept.x = rows_of(values[0]);
-    const at::Tensor y = dense_forward(kept.x, linear.weight, linear.bias, layer.activation);
+    const at::Tensor y = dense_forward(kept.x, weight, bias, layer.activation);
     if (layer.activation != Activation::none) kept.y = y;
     return shaped_as(values[0], y);
   }
   static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
                                  const at::Tensor& gradient, bool weights_first) {
-    const bool input_later = weights_first && kept.needs_input && kept.needs_weight;
+    const bool needs_weight = kept.needs_parameter(0);
+    const bool input_later = weights_first && kept.needs_input() && needs_weight;
     auto of =
-        dense_backward(rows_of(gradient), kept.x, kept.weight, kept.y, layer.activation,
-                       {kept.needs_input && !input_later, kept.needs_weight, kept.needs_bias});
+        dense_backward(rows_of(gradient), kept.x, kept.parameters[0], kept.y, layer.activation,
+                       {kept.needs_input() && !input_later, needs_weight, kept.needs_parameter(1)});
     if (of.x.defined()) of.x = shaped_as(gradient, of.x);
-    return {std::move(of.x), std::move(of.weight), std::move(of.bias),
-            input_later ? std::move(of.sum) : at::Tensor()};
+    return {.inputs = {std::move(of.x)},
+            .parameters = {std::move(of.weight), std::move(of.bias)},
+            .sum = input_later ? std::move(of.sum) : at::Tensor()};
   }
-  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weight_and_bias<LinearImpl>,
+                                  .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::Linear& op, const NodeToOnnx& to) {
     return to.dense(to.x(), to.shape().size(), to.state("weight"),
                     op.bias ? std::optional(to.state("bias")) : std::nullopt);
@@ -85,8 +91,13 @@ LayerState embedding_state(const O& op) {
                   ._weight(torch::randn({op.vocabulary, op.features}) * op.initial_deviation))};
 }
 
+/// LayerPlan::parameters of both.
+inline Tensors embedding_weight(const GraphStep& step) {
+  return {static_cast<const torch::nn::EmbeddingImpl*>(step.module)->weight};
+}
+
 template <>
-struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Embedding> : LibTorchsOrder {
   static constexpr std::string_view kind = "embedding";
   static constexpr std::tuple fields{Field{"vocabulary", &op::Embedding::vocabulary},
                                      Field{"features", &op::Embedding::features},
@@ -110,6 +121,17 @@ struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
       throw;
     }
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_input,
+      .backward =
+          [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            constexpr int64_t kNoPadding = -1;
+            return LayerGradients{
+                .parameters = {at::embedding_dense_backward(
+                    gradient, kept.x, std::get<op::Embedding>(layer.op).vocabulary, kNoPadding,
+                    /*scale_grad_by_freq=*/false)}};
+          },
+      .parameters = embedding_weight};
   static onnx::Value to_onnx(const op::Embedding&, const NodeToOnnx& to) {
     return to.add("Gather", {to.state("weight"), to.x()}, {{"axis", int64_t{0}}});
   }
@@ -119,7 +141,7 @@ struct OperatorOf<op::Embedding> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::TiedLinear> : LibTorchsOrder {
   static constexpr std::string_view kind = "tied_linear";
   static constexpr std::tuple fields{
       Field{"vocabulary", &op::TiedLinear::vocabulary},
@@ -137,6 +159,23 @@ struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::TiedLinear&, const Running& in) {
     return dense(in.x(), static_cast<torch::nn::EmbeddingImpl*>(in.step.module)->weight);
   }
+  static at::Tensor forward(const PlannedLayer&, GraphStep::Values& values, KeptOfLayer& kept) {
+    const at::Tensor& weight = kept.parameters[0];
+    if (kept.needs_any_input()) kept.read.push_back(weight);
+    kept.x = rows_of(values[0]);
+    return shaped_as(values[0], dense_forward(kept.x, weight, {}, Activation::none));
+  }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    auto of = dense_backward(rows_of(gradient), kept.x, kept.parameters[0], {}, Activation::none,
+                             {kept.needs_input(), kept.needs_parameter(0), /*bias=*/false});
+    if (of.x.defined()) of.x = shaped_as(gradient, of.x);
+    return {.inputs = {std::move(of.x)}, .parameters = {std::move(of.weight)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = embedding_weight,
+                                  .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::TiedLinear&, const NodeToOnnx& to) {
     return to.dense(to.x(), to.shape().size(), to.state("weight"));
   }
@@ -146,7 +185,7 @@ struct OperatorOf<op::TiedLinear> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::LayerNorm> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::LayerNorm> : LibTorchsOrder {
   static constexpr std::string_view kind = "layer_norm";
   static constexpr std::tuple fields{Field{"features", &op::LayerNorm::features},
                                      Field{"epsilon", &op::LayerNorm::epsilon}};
@@ -163,6 +202,28 @@ struct OperatorOf<op::LayerNorm> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::LayerNorm&, const Running& in) {
     return in.by<torch::nn::LayerNormImpl>();
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& op = std::get<op::LayerNorm>(layer.op);
+    const at::Tensor &weight = kept.parameters[0], &bias = kept.parameters[1];
+    if (kept.needs_any_input()) kept.read.push_back(weight);
+    auto [y, mean, deviation] =
+        at::native_layer_norm(values[0], {op.features}, weight, bias, op.epsilon);
+    kept.x = values[0];
+    kept.others = {std::move(mean), std::move(deviation)};
+    return y;
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    auto [x, weight, bias] = at::native_layer_norm_backward(
+        gradient, kept.x, {std::get<op::LayerNorm>(layer.op).features}, kept.others[0],
+        kept.others[1], kept.parameters[0], kept.parameters[1],
+        {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+    return {.inputs = {std::move(x)}, .parameters = {std::move(weight), std::move(bias)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weight_and_bias<torch::nn::LayerNormImpl>};
   static onnx::Value to_onnx(const op::LayerNorm& op, const NodeToOnnx& to) {
     return to.add("LayerNormalization", {to.x(), to.state("weight"), to.state("bias")},
                   {{"axis", int64_t{-1}}, {"epsilon", static_cast<float>(op.epsilon)}});

@@ -5,6 +5,9 @@
 
 #include <memory>
 
+#include "tutti/nn/detail/batch_norm.h"
+#include "tutti/nn/detail/bfloat16_layers.h"
+#include "tutti/nn/detail/layers.h"
 #include "tutti/nn/detail/lowering.h"
 #include "tutti/nn/detail/operators.h"
 #include "tutti/nn/dropout.h"
@@ -23,9 +26,10 @@ struct OperatorOf<op::Relu> : NoFields, SameShape, Stateless, BothOrders {
       .forward = keep_output,
       .backward =
           [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
-            return LayerGradients{.input = at::threshold_backward(gradient, kept.y, 0)};
+            return LayerGradients{.inputs = {at::threshold_backward(gradient, kept.y, 0)}};
           },
-      .from_output = true};
+      .from_output = true,
+      .bfloat16 = InBfloat16::as_given};
   static onnx::Value to_onnx(const op::Relu&, const NodeToOnnx& to) {
     return to.add("Relu", {to.x()});
   }
@@ -42,13 +46,25 @@ struct OperatorOf<op::Gelu> : SameShape, Stateless, BothOrders {
   static at::Tensor run(const op::Gelu& op, const Running& in) {
     return at::gelu(in.x(), formula(op));
   }
+  static bool by_our_kernel(const op::Gelu& op, const at::Tensor& x) {
+    return op.by_tanh && x.scalar_type() == at::kBFloat16 && x.is_contiguous();
+  }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    if (!by_our_kernel(std::get<op::Gelu>(layer.op), values[0]))
+      return keep_input(layer, values, kept);
+    kept.x = values[0];
+    return gelu_in_bfloat16(kept.x);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<op::Gelu>(layer.op);
+    if (by_our_kernel(op, kept.x))
+      return {.inputs = {gelu_gradient_in_bfloat16(gradient.contiguous(), kept.x)}};
+    return {.inputs = {at::gelu_backward(gradient, kept.x, formula(op))}};
+  }
   static constexpr LayerPlan plan{
-      .forward = keep_input,
-      .backward = [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient,
-                     bool) {
-        const auto& op = std::get<op::Gelu>(layer.op);
-        return LayerGradients{.input = at::gelu_backward(gradient, kept.x, formula(op))};
-      }};
+      .forward = forward, .backward = backward, .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::Gelu& op, const NodeToOnnx& to) {
     return gelu(to, op.by_tanh);
   }
@@ -63,8 +79,10 @@ struct OperatorOf<op::Tanh> : NoFields, SameShape, Stateless, BothOrders {
   static at::Tensor run(const op::Tanh&, const Running& in) { return at::tanh(in.x()); }
   static constexpr LayerPlan plan{
       .forward = keep_output,
-      .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
-                     bool) { return LayerGradients{.input = at::tanh_backward(gradient, kept.y)}; },
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {at::tanh_backward(gradient, kept.y)}};
+          },
       .from_output = true};
   static onnx::Value to_onnx(const op::Tanh&, const NodeToOnnx& to) {
     return to.add("Tanh", {to.x()});
@@ -73,7 +91,7 @@ struct OperatorOf<op::Tanh> : NoFields, SameShape, Stateless, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
+struct OperatorOf<op::Dropout> : BothOrders {
   static constexpr std::string_view kind = "dropout";
   static constexpr std::tuple fields{Field{"probability", &op::Dropout::probability}};
   static Resolved infer(const op::Dropout& op, const Site& site) {
@@ -85,6 +103,19 @@ struct OperatorOf<op::Dropout> : NotPlanned, BothOrders {
     return {.module = std::make_shared<DropoutImpl>(DropoutOptions{op.probability, place})};
   }
   static at::Tensor run(const op::Dropout&, const Running& in) { return in.by<DropoutImpl>(); }
+  /// Without a mask it passes its input on.
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    at::Tensor mask = static_cast<const DropoutImpl*>(layer.step->module)->mask_of(values[0]);
+    if (!mask.defined()) return values[0];
+    kept.others = {std::move(mask)};
+    return values[0] * kept.others[0];
+  }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    return {.inputs = {kept.others.empty() ? gradient : gradient * kept.others[0]}};
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward, .gives_a_view = true};
   static onnx::Value to_onnx(const op::Dropout&, const NodeToOnnx& to) { return to.x(); }
   static hlo::Value lower(const op::Dropout& op, const NodeLowering& to) {
     if (!to.from.training || op.probability == 0) return to.x();
@@ -105,23 +136,76 @@ struct OfTwo : NoFields, Stateless, OfValues, BothOrders {
   }
 };
 
+/// Forward by the step; what is kept is both inputs.
+inline at::Tensor keep_both(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+  kept.x = values[0];
+  kept.others = {values[1]};
+  return layer.step->run(values);
+}
+/// Of a maximum or a minimum: the gradient but where `lost`, and half of it where both are equal.
+inline at::Tensor of_chosen(const at::Tensor& gradient, const KeptOfLayer& kept,
+                            const at::Tensor& lost) {
+  return at::where(kept.x == kept.others[0], gradient / 2, gradient).masked_fill_(lost, 0);
+}
+
 template <>
 struct OperatorOf<op::Add> : OfTwo {
   static constexpr std::string_view kind = "add";
   static at::Tensor run(const op::Add&, const Running& in) { return in.x() + in.all[1]; }
-  static constexpr LayerPlan plan{
-      .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
-                    KeptOfLayer&) { return layer.step->run(values); },
-      .backward = [](const PlannedLayer&, const KeptOfLayer&, const at::Tensor& gradient,
-                     bool) { return LayerGradients{.input = gradient}; }};
+  /// Beside a ReLU that was taken along, by a kernel of ours.
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    at::Tensor y;
+    const bool is_put_off = layer.norm >= 0 && values.size() == 3;  // the norm's columns
+    const bool at_once = is_put_off && gives_channels_last(values[1 - layer.norm]);
+    if (is_put_off && !at_once)
+      values[layer.norm] = apply_norm(values[layer.norm], values[2], {}, Activation::none);
+    if (at_once)
+      y = apply_norm(values[layer.norm], values[2], values[1 - layer.norm].to(at::kFloat),
+                     layer.activation);  // the norm is float32
+    else if (layer.activation == Activation::relu)
+      y = add_relu(values[0], values[1]);
+    else
+      y = values[0] + values[1];
+    if (layer.activation == Activation::relu) kept.y = y;
+    return y;
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    if (layer.activation == Activation::none) return {.inputs = {gradient}};
+    return {.inputs = {at::threshold_backward(gradient, kept.y, 0)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .takes_relu = [](const Op&) { return true; },
+                                  .bfloat16 = InBfloat16::as_given};
   static onnx::Value to_onnx(const op::Add&, const NodeToOnnx& to) { return to.add("Add", to.all); }
   static hlo::Value lower(const op::Add&, const NodeLowering& to) { return to.x() + to.all[1]; }
+
+ private:
+  /// Whether LibTorch's sum of it and a value with channels innermost has them innermost, too: not
+  /// where the other order comes first, or where both are the same.
+  static bool gives_channels_last(const at::Tensor& other) {
+    return other.is_contiguous(at::MemoryFormat::ChannelsLast) && !other.is_contiguous();
+  }
 };
 
 template <>
-struct OperatorOf<op::Subtract> : OfTwo, NotPlanned {
+struct OperatorOf<op::Subtract> : OfTwo {
   static constexpr std::string_view kind = "subtract";
   static at::Tensor run(const op::Subtract&, const Running& in) { return in.x() - in.all[1]; }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of{.inputs = {at::Tensor(), at::Tensor()}};
+    if (kept.needs_input(0)) of.inputs[0] = gradient;
+    if (kept.needs_input(1)) of.inputs[1] = gradient.neg();
+    return of;
+  }
+  static constexpr LayerPlan plan{
+      .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
+                    KeptOfLayer&) { return layer.step->run(values); },
+      .backward = backward};
   static onnx::Value to_onnx(const op::Subtract&, const NodeToOnnx& to) {
     return to.add("Sub", to.all);
   }
@@ -131,9 +215,17 @@ struct OperatorOf<op::Subtract> : OfTwo, NotPlanned {
 };
 
 template <>
-struct OperatorOf<op::Multiply> : OfTwo, NotPlanned {
+struct OperatorOf<op::Multiply> : OfTwo {
   static constexpr std::string_view kind = "multiply";
   static at::Tensor run(const op::Multiply&, const Running& in) { return in.x() * in.all[1]; }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of{.inputs = {at::Tensor(), at::Tensor()}};
+    if (kept.needs_input(0)) of.inputs[0] = gradient * kept.others[0];
+    if (kept.needs_input(1)) of.inputs[1] = gradient * kept.x;
+    return of;
+  }
+  static constexpr LayerPlan plan{.forward = keep_both, .backward = backward};
   static onnx::Value to_onnx(const op::Multiply&, const NodeToOnnx& to) {
     return to.add("Mul", to.all);
   }
@@ -143,11 +235,19 @@ struct OperatorOf<op::Multiply> : OfTwo, NotPlanned {
 };
 
 template <>
-struct OperatorOf<op::Maximum> : OfTwo, NotPlanned {
+struct OperatorOf<op::Maximum> : OfTwo {
   static constexpr std::string_view kind = "maximum";
   static at::Tensor run(const op::Maximum&, const Running& in) {
     return at::maximum(in.x(), in.all[1]);
   }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of{.inputs = {at::Tensor(), at::Tensor()}};
+    if (kept.needs_input(0)) of.inputs[0] = of_chosen(gradient, kept, kept.x < kept.others[0]);
+    if (kept.needs_input(1)) of.inputs[1] = of_chosen(gradient, kept, kept.x > kept.others[0]);
+    return of;
+  }
+  static constexpr LayerPlan plan{.forward = keep_both, .backward = backward};
   static onnx::Value to_onnx(const op::Maximum&, const NodeToOnnx& to) {
     return to.add("Max", to.all);
   }
@@ -157,11 +257,19 @@ struct OperatorOf<op::Maximum> : OfTwo, NotPlanned {
 };
 
 template <>
-struct OperatorOf<op::Minimum> : OfTwo, NotPlanned {
+struct OperatorOf<op::Minimum> : OfTwo {
   static constexpr std::string_view kind = "minimum";
   static at::Tensor run(const op::Minimum&, const Running& in) {
     return at::minimum(in.x(), in.all[1]);
   }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of{.inputs = {at::Tensor(), at::Tensor()}};
+    if (kept.needs_input(0)) of.inputs[0] = of_chosen(gradient, kept, kept.x > kept.others[0]);
+    if (kept.needs_input(1)) of.inputs[1] = of_chosen(gradient, kept, kept.x < kept.others[0]);
+    return of;
+  }
+  static constexpr LayerPlan plan{.forward = keep_both, .backward = backward};
   static onnx::Value to_onnx(const op::Minimum&, const NodeToOnnx& to) {
     return to.add("Min", to.all);
   }

@@ -5,11 +5,13 @@
 #include <torch/nn/modules/conv.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "tutti/nn/detail/batch_norm.h"
+#include "tutti/nn/detail/convolution.h"
 #include "tutti/nn/detail/operators.h"
 #include "tutti/nn/sync_batch_norm.h"
 
@@ -50,27 +52,30 @@ struct OperatorOf<op::Conv2d> : BothOrders {
                     .groups(op.groups)
                     .bias(op.bias))};
   }
-  static at::Tensor run(const op::Conv2d&, const Running& in) {
-    return static_cast<torch::nn::Conv2dImpl*>(in.step.module)->forward(channels_last(in.x()));
+  static at::Tensor run(const op::Conv2d& op, const Running& in) {
+    auto& conv = *static_cast<torch::nn::Conv2dImpl*>(in.step.module);
+    const at::Tensor x = channels_last(in.x());
+    return convolution_takes(x, conv.weight, conv.bias) ? convolve(op, x, conv.weight, conv.bias)
+                                                        : conv.forward(x);
   }
   static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
                             KeptOfLayer& kept) {
-    values[0] = channels_last(values[0]);
-    return keep_input(layer, values, kept);
+    const at::Tensor &weight = kept.parameters[0], &bias = kept.parameters[1];
+    kept.x = channels_last(values[0]);
+    if (kept.needs_any_input()) kept.read.push_back(weight);
+    return convolution_forward(std::get<op::Conv2d>(layer.op), kept.x, weight, bias);
   }
   static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
                                  const at::Tensor& gradient, bool) {
-    const auto& conv = std::get<op::Conv2d>(layer.op);
-    const std::array<int64_t, 1> bias{conv.out_channels};
-    const auto of = at::convolution_backward(
-        gradient, kept.x, kept.weight,
-        conv.bias ? at::OptionalIntArrayRef(bias) : at::OptionalIntArrayRef(),
-        {conv.stride, conv.stride}, {conv.padding.height, conv.padding.width}, {1, 1},
-        /*transposed=*/false, {0, 0}, conv.groups,
-        {kept.needs_input, kept.needs_weight, kept.needs_bias});
-    return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
+    auto of = convolution_backward(
+        std::get<op::Conv2d>(layer.op), gradient, kept.x, kept.parameters[0],
+        {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+    return {.inputs = {std::move(of.x)}, .parameters = {std::move(of.weight), std::move(of.bias)}};
   }
-  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weight_and_bias<torch::nn::Conv2dImpl>,
+                                  .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::Conv2d& op, const NodeToOnnx& to) {
     std::vector<onnx::Value> inputs{to.x(), to.state("weight")};
     if (op.bias) inputs.push_back(to.state("bias"));
@@ -94,7 +99,7 @@ struct OperatorOf<op::Conv2d> : BothOrders {
 };
 
 template <>
-struct OperatorOf<op::BatchNorm2d> : NotPlanned, BothOrders {
+struct OperatorOf<op::BatchNorm2d> : BothOrders {
   static constexpr std::string_view kind = "batch_norm2d";
   static constexpr std::tuple fields{Field{"channels", &op::BatchNorm2d::channels},
                                      Field{"epsilon", &op::BatchNorm2d::epsilon},
@@ -121,8 +126,20 @@ struct OperatorOf<op::BatchNorm2d> : NotPlanned, BothOrders {
     return {.module = std::make_shared<torch::nn::BatchNorm2dImpl>(options)};
   }
   static at::Tensor run(const op::BatchNorm2d& op, const Running& in) {
-    return op.synchronized ? in.by<SyncBatchNormImpl>() : in.by<torch::nn::BatchNorm2dImpl>();
+    if (op.synchronized) return in.by<SyncBatchNormImpl>();
+    return batch_norm(channels_last(in.x()),
+                      *static_cast<torch::nn::BatchNorm2dImpl*>(in.step.module));
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept);
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool weights_first);
+  static constexpr LayerPlan plan{
+      .forward = forward,
+      .backward = backward,
+      .parameters = weight_and_bias<torch::nn::BatchNorm2dImpl>,
+      .takes = [](const Op& op) { return !std::get<op::BatchNorm2d>(op).synchronized; },
+      .takes_relu = [](const Op&) { return true; }};
   static onnx::Value to_onnx(const op::BatchNorm2d& op, const NodeToOnnx& to) {
     return to.add("BatchNormalization",
                   {to.x(), to.state("weight"), to.state("bias"), to.state("running_mean"),
@@ -141,6 +158,48 @@ struct OperatorOf<op::BatchNorm2d> : NotPlanned, BothOrders {
            to.along(to.state("bias"), channels);
   }
 };
+
+inline at::Tensor OperatorOf<op::BatchNorm2d>::forward(const PlannedLayer& layer,
+                                                       GraphStep::Values& values,
+                                                       KeptOfLayer& kept) {
+  auto& own = *static_cast<torch::nn::BatchNorm2dImpl*>(layer.step->module);
+  const at::Tensor& x = values[0];
+  if (batch_norm_takes(x, own)) {
+    NormedBatch of = batch_statistics(x, own);
+    kept.x = of.x;
+    kept.others = {of.columns};
+    return layer.is_put_off ? of.x : apply_norm(of.x, of.columns, {}, layer.activation);
+  }
+  if (own.is_training()) return layer.step->run(values);  // one value a channel: LibTorch's error
+  const auto& op = std::get<op::BatchNorm2d>(layer.op);
+  const at::Tensor &mean = own.running_mean, &variance = own.running_var;
+  kept.x = channels_last(x);
+  auto of = at::native_batch_norm(kept.x, own.weight, own.bias, mean, variance, /*training=*/false,
+                                  op.momentum, op.epsilon);
+  const bool relu = layer.activation == Activation::relu;
+  if (relu) at::relu_(std::get<0>(of));
+  if (relu) kept.y = std::get<0>(of);
+  kept.others = {mean, variance, std::get<1>(of), std::get<2>(of)};
+  kept.read = {own.weight, mean, variance};
+  return std::get<0>(of);
+}
+
+inline LayerGradients OperatorOf<op::BatchNorm2d>::backward(const PlannedLayer& layer,
+                                                            const KeptOfLayer& kept,
+                                                            const at::Tensor& gradient, bool) {
+  const bool of_input = kept.needs_input();
+  const bool of_weight = kept.needs_parameter(0), of_bias = kept.needs_parameter(1);
+  if (kept.others.size() == 1) {
+    auto of = batch_norm_backward(gradient, kept.x, kept.others[0], layer.activation,
+                                  {.x = of_input, .weight = of_weight, .bias = of_bias});
+    return {.inputs = {std::move(of.x)}, .parameters = {std::move(of.weight), std::move(of.bias)}};
+  }
+  const auto of = at::native_batch_norm_backward(
+      kept.y.defined() ? at::threshold_backward(gradient, kept.y, 0) : gradient, kept.x,
+      kept.parameters[0], kept.others[0], kept.others[1], kept.others[2], kept.others[3],
+      /*train=*/false, std::get<op::BatchNorm2d>(layer.op).epsilon, {of_input, of_weight, of_bias});
+  return {.inputs = {std::get<0>(of)}, .parameters = {std::get<1>(of), std::get<2>(of)}};
+}
 
 inline hlo::Value OperatorOf<op::BatchNorm2d>::lower(const op::BatchNorm2d& op,
                                                      const NodeLowering& to) {

@@ -47,7 +47,16 @@ struct OperatorOf<op::MaxPool2d> : WindowPool {
                             KeptOfLayer& kept);
   static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
                                  const at::Tensor& gradient, bool weights_first);
-  static constexpr LayerPlan plan{.forward = forward, .backward = backward, .from_output = true};
+  static constexpr int64_t kMostOfAByte = 15;  // side of a window whose places fit one
+  static bool is_tiling(const Op& op) {
+    const auto& pool = std::get<op::MaxPool2d>(op);
+    return pool.kernel == pool.stride && pool.padding == 0 && pool.kernel <= kMostOfAByte;
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .from_output = true,
+                                  .takes_relu = is_tiling,
+                                  .bfloat16 = InBfloat16::as_given};
   static onnx::Value to_onnx(const op::MaxPool2d& op, const NodeToOnnx& to) {
     return to.add("MaxPool", {to.x()}, onnx_window(op));
   }
@@ -72,18 +81,20 @@ inline at::Tensor OperatorOf<op::MaxPool2d>::forward(const PlannedLayer& layer,
   const auto& pool = std::get<op::MaxPool2d>(layer.op);
   const at::Tensor& x = kept.x = values[0];
   const bool innermost = x.size(1) > 1 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
-  if (layer.activation == Activation::none || !innermost) {
-    std::tie(kept.y, kept.places) =
+  if (layer.activation == Activation::none || !innermost || x.scalar_type() != at::kFloat) {
+    at::Tensor places;
+    std::tie(kept.y, places) =
         at::max_pool2d_with_indices(x, pool.kernel, pool.stride, pool.padding);
+    kept.others = {std::move(places)};
     if (layer.activation == Activation::relu) at::relu_(kept.y);
     return kept.y;
   }
   kept.y = at::empty({x.size(0), x.size(1), x.size(2) / pool.kernel, x.size(3) / pool.kernel},
                      x.options().memory_format(at::MemoryFormat::ChannelsLast));
-  kept.places = at::empty({kept.y.numel()}, at::kByte);
+  kept.others = {at::empty({kept.y.numel()}, at::kByte)};
   layer_kernels().pool_relu(pool_shape(x, pool.kernel), x.const_data_ptr<float>(),
                             kept.y.mutable_data_ptr<float>(),
-                            kept.places.mutable_data_ptr<uint8_t>());
+                            kept.others[0].mutable_data_ptr<uint8_t>());
   return kept.y;
 }
 
@@ -91,19 +102,20 @@ inline LayerGradients OperatorOf<op::MaxPool2d>::backward(const PlannedLayer& la
                                                           const KeptOfLayer& kept,
                                                           const at::Tensor& gradient, bool) {
   const auto& pool = std::get<op::MaxPool2d>(layer.op);
-  if (kept.places.scalar_type() != at::kByte) {
+  const at::Tensor& places = kept.others[0];
+  if (places.scalar_type() != at::kByte) {
     const bool relu = layer.activation == Activation::relu;
     const at::Tensor dy = relu ? at::threshold_backward(gradient, kept.y, 0) : gradient;
-    return {.input = at::max_pool2d_with_indices_backward(dy, kept.x, pool.kernel, pool.stride,
-                                                          pool.padding, 1, false, kept.places)};
+    return {.inputs = {at::max_pool2d_with_indices_backward(dy, kept.x, pool.kernel, pool.stride,
+                                                            pool.padding, 1, false, places)}};
   }
   const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
   at::Tensor dx =
       at::empty(kept.x.sizes(), kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
   layer_kernels().pool_relu_gradient(
       pool_shape(kept.x, pool.kernel), dy.const_data_ptr<float>(), kept.y.const_data_ptr<float>(),
-      kept.places.const_data_ptr<uint8_t>(), dx.mutable_data_ptr<float>());
-  return {.input = std::move(dx)};
+      places.const_data_ptr<uint8_t>(), dx.mutable_data_ptr<float>());
+  return {.inputs = {std::move(dx)}};
 }
 
 template <>
@@ -117,13 +129,15 @@ struct OperatorOf<op::AvgPool2d> : WindowPool {
   }
   static constexpr LayerPlan plan{
       .forward = keep_input,
-      .backward = [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient,
-                     bool) {
-        const auto& op = std::get<op::AvgPool2d>(layer.op);
-        return LayerGradients{.input = at::avg_pool2d_backward(
-                                  gradient, kept.x, op.kernel, op.stride, op.padding,
-                                  /*ceil_mode=*/false, /*count_include_pad=*/true, std::nullopt)};
-      }};
+      .backward =
+          [](const PlannedLayer& layer, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            const auto& op = std::get<op::AvgPool2d>(layer.op);
+            return LayerGradients{
+                .inputs = {at::avg_pool2d_backward(
+                    gradient, kept.x, op.kernel, op.stride, op.padding,
+                    /*ceil_mode=*/false, /*count_include_pad=*/true, std::nullopt)}};
+          },
+      .bfloat16 = InBfloat16::as_given};
   static onnx::Value to_onnx(const op::AvgPool2d& op, const NodeToOnnx& to) {
     auto window = onnx_window(op);
     window.push_back({"count_include_pad", int64_t{1}});
@@ -134,8 +148,13 @@ struct OperatorOf<op::AvgPool2d> : WindowPool {
   }
 };
 
+/// Of the mean over whole images, as LibTorch has it.
+inline at::Tensor whole_mean_gradient(const at::Tensor& gradient, at::IntArrayRef sizes) {
+  return gradient.reshape({sizes[0], sizes[1], 1, 1}).expand(sizes) / (sizes[2] * sizes[3]);
+}
+
 template <>
-struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, BothOrders {
   static constexpr std::string_view kind = "adaptive_avg_pool2d";
   static constexpr std::tuple fields{Field{"size", &op::AdaptiveAvgPool2d::size}};
   static Resolved infer(const op::AdaptiveAvgPool2d& op, const Site& site) {
@@ -146,6 +165,21 @@ struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
   static at::Tensor run(const op::AdaptiveAvgPool2d& op, const Running& in) {
     return torch::adaptive_avg_pool2d(in.x(), {op.size.height, op.size.width});
   }
+  static bool is_whole(const op::AdaptiveAvgPool2d& op) {
+    return op.size.height == 1 && op.size.width == 1;
+  }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const bool whole = is_whole(std::get<op::AdaptiveAvgPool2d>(layer.op));
+    return whole ? keep_sizes(layer, values, kept) : keep_input(layer, values, kept);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    if (is_whole(std::get<op::AdaptiveAvgPool2d>(layer.op)))
+      return {.inputs = {whole_mean_gradient(gradient, kept.sizes)}};
+    return {.inputs = {at::_adaptive_avg_pool2d_backward(gradient, kept.x)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
   static onnx::Value to_onnx(const op::AdaptiveAvgPool2d& op, const NodeToOnnx& to) {
     return mean_of_cells(to, {to.shape()[1], to.shape()[2]}, op.size);
   }
@@ -155,7 +189,7 @@ struct OperatorOf<op::AdaptiveAvgPool2d> : Stateless, NotPlanned, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::GlobalAvgPool2d> : NoFields, Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::GlobalAvgPool2d> : NoFields, Stateless, BothOrders {
   static constexpr std::string_view kind = "global_avg_pool2d";
   static Resolved infer(const op::GlobalAvgPool2d& op, const Site& site) {
     return {op, {site.image()[0]}, {}};
@@ -163,6 +197,12 @@ struct OperatorOf<op::GlobalAvgPool2d> : NoFields, Stateless, NotPlanned, BothOr
   static at::Tensor run(const op::GlobalAvgPool2d&, const Running& in) {
     return torch::adaptive_avg_pool2d(in.x(), {1, 1}).flatten(1);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) {
+        return LayerGradients{.inputs = {whole_mean_gradient(gradient, kept.sizes)}};
+      }};
   static onnx::Value to_onnx(const op::GlobalAvgPool2d&, const NodeToOnnx& to) {
     return to.add("Flatten", {to.add("GlobalAveragePool", {to.x()})}, {{"axis", int64_t{1}}});
   }

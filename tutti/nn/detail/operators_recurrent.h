@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/detail/lower_recurrent.h"
 #include "tutti/nn/detail/operators.h"
+#include "tutti/nn/detail/recurrent_stack.h"
 #include "tutti/nn/recurrent.h"
 
 namespace tutti::nn::detail {
@@ -45,24 +46,58 @@ struct RecurrentOperator {
     return {op, op.sequences ? Shape{in[0], given} : Shape{given}, parameters(op)};
   }
   static LayerState state(const O& op, int) {
-    return {.module =
-                std::make_shared<RecurrentImpl>(RecurrentOptions{.cell = kCell,
-                                                                 .features = op.features,
-                                                                 .units = op.units,
-                                                                 .layers = op.layers,
-                                                                 .bidirectional = op.bidirectional,
-                                                                 .sequences = op.sequences})};
+    return {.module = std::make_shared<RecurrentImpl>(options_of(op))};
   }
   static at::Tensor run(const O& op, const Running& in) {
-    auto& own = *static_cast<RecurrentImpl*>(in.step.module);
-    if (in.all.size() == 1) return own.forward(in.x());
-    const std::string who = fmt::format("{} \"{}\"", kind_of(op), in.step.name);
-    return own.forward(in.x(), steps_of_sequences(in.all[1], in.x().size(1), who));
+    return static_cast<RecurrentImpl*>(in.step.module)
+        ->forward(in.x(), steps_given(op, in.step, in.all));
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& own = *static_cast<RecurrentImpl*>(layer.step->module);
+    const at::Tensor steps = steps_given(std::get<O>(layer.op), *layer.step, values);
+    std::vector<at::Tensor> others;
+    at::Tensor y = recurrent_forward(own.options(), values[0], steps, own.weights(),
+                                     kept.needs_any() ? &others : nullptr);
+    kept.others.append(others.begin(), others.end());
+    kept.read.append(own.weights().begin(), own.weights().end());
+    return y;
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<O>(layer.op);
+    RecurrentNeeds needs{.x = kept.needs_input(0), .weights = {}};
+    needs.weights.assign(kept.needs_parameters.begin(), kept.needs_parameters.end());
+    auto of = recurrent_backward(options_of(op), at::TensorList(kept.parameters),
+                                 at::TensorList(kept.others), gradient, needs);
+    return {.inputs = {std::move(of.x), at::Tensor()},
+            .parameters = Tensors(of.weights.begin(), of.weights.end())};
+  }
+  static Tensors weights_of(const GraphStep& step) {
+    const auto& all = static_cast<const RecurrentImpl*>(step.module)->weights();
+    return Tensors(all.begin(), all.end());
+  }
+  static constexpr LayerPlan plan{
+      .forward = forward, .backward = backward, .parameters = weights_of};
   static onnx::Value to_onnx(const O& op, const NodeToOnnx& to);
   static hlo::Value lower(const O& op, const NodeLowering& to);
 
  private:
+  static RecurrentOptions options_of(const O& op) {
+    return {.cell = kCell,
+            .features = op.features,
+            .units = op.units,
+            .layers = op.layers,
+            .bidirectional = op.bidirectional,
+            .sequences = op.sequences};
+  }
+  /// Undefined where all are there.
+  static at::Tensor steps_given(const O& op, const GraphStep& step,
+                                const GraphStep::Values& inputs) {
+    if (inputs.size() == 1) return {};
+    return steps_of_sequences(inputs[1], inputs[0].size(1),
+                              fmt::format("{} \"{}\"", kind_of(op), step.name));
+  }
   static int64_t directions(const O& op) { return op.bidirectional ? 2 : 1; }
   static std::string suffix(int64_t layer, int64_t direction) {
     return fmt::format("_l{}{}", layer, direction == 1 ? "_reverse" : "");
@@ -87,12 +122,12 @@ struct RecurrentOperator {
 
 using LstmOperator = RecurrentOperator<op::Lstm, RecurrentCell::lstm>;
 template <>
-struct OperatorOf<op::Lstm> : LstmOperator, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Lstm> : LstmOperator, LibTorchsOrder {
   static constexpr std::string_view kind = "lstm";
 };
 using GruOperator = RecurrentOperator<op::Gru, RecurrentCell::gru>;
 template <>
-struct OperatorOf<op::Gru> : GruOperator, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Gru> : GruOperator, LibTorchsOrder {
   static constexpr std::string_view kind = "gru";
 };
 

@@ -21,6 +21,13 @@ inline at::Tensor row_of_image(const at::Tensor& sequence) {
 inline at::Tensor sequence_of(const at::Tensor& row) {
   return row.squeeze(2).transpose(1, 2).contiguous();
 }
+/// The gradients of both.
+inline at::Tensor through_row_of_image(const at::Tensor& gradient) {
+  return gradient.permute({0, 2, 3, 1}).squeeze(1);
+}
+inline at::Tensor through_sequence_of(const at::Tensor& gradient) {
+  return gradient.transpose(1, 2).unsqueeze(2);
+}
 /// [batch, length, features] as [batch, 1, length, features], and back.
 inline hlo::Value row_of_image(hlo::Value sequence) {
   const hlo::Shape& s = sequence.shape();
@@ -58,7 +65,7 @@ struct SequencePool : Stateless {
 };
 
 template <>
-struct OperatorOf<op::MaxPool1d> : SequencePool, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::MaxPool1d> : SequencePool, LibTorchsOrder {
   static constexpr std::string_view kind = "max_pool1d";
   static constexpr std::tuple fields{Field{"kernel", &op::MaxPool1d::kernel},
                                      Field{"stride", &op::MaxPool1d::stride},
@@ -67,6 +74,23 @@ struct OperatorOf<op::MaxPool1d> : SequencePool, NotPlanned, LibTorchsOrder {
     return sequence_of(
         at::max_pool2d(row_of_image(in.x()), {1, op.kernel}, {1, op.stride}, {0, op.padding}));
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& op = std::get<op::MaxPool1d>(layer.op);
+    kept.x = row_of_image(values[0]);
+    auto [y, places] = at::max_pool2d_with_indices(kept.x, {1, op.kernel}, {1, op.stride},
+                                                   at::IntArrayRef{0, op.padding});
+    kept.others = {std::move(places)};
+    return sequence_of(y);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<op::MaxPool1d>(layer.op);
+    return {.inputs = {through_row_of_image(at::max_pool2d_with_indices_backward(
+                through_sequence_of(gradient), kept.x, {1, op.kernel}, {1, op.stride},
+                at::IntArrayRef{0, op.padding}, 1, /*ceil_mode=*/false, kept.others[0]))}};
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
   static onnx::Value to_onnx(const op::MaxPool1d& op, const NodeToOnnx& to) {
     return turned(to, to.add("MaxPool", {turned(to, to.x())}, onnx_window(op)));
   }
@@ -76,7 +100,7 @@ struct OperatorOf<op::MaxPool1d> : SequencePool, NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::AvgPool1d> : SequencePool, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::AvgPool1d> : SequencePool, LibTorchsOrder {
   static constexpr std::string_view kind = "avg_pool1d";
   static constexpr std::tuple fields{Field{"kernel", &op::AvgPool1d::kernel},
                                      Field{"stride", &op::AvgPool1d::stride},
@@ -85,6 +109,22 @@ struct OperatorOf<op::AvgPool1d> : SequencePool, NotPlanned, LibTorchsOrder {
     return sequence_of(
         at::avg_pool2d(row_of_image(in.x()), {1, op.kernel}, {1, op.stride}, {0, op.padding}));
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& op = std::get<op::AvgPool1d>(layer.op);
+    kept.x = row_of_image(values[0]);
+    return sequence_of(
+        at::avg_pool2d(kept.x, {1, op.kernel}, {1, op.stride}, at::IntArrayRef{0, op.padding}));
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<op::AvgPool1d>(layer.op);
+    return {.inputs = {through_row_of_image(at::avg_pool2d_backward(
+                through_sequence_of(gradient), kept.x, {1, op.kernel}, {1, op.stride},
+                at::IntArrayRef{0, op.padding}, /*ceil_mode=*/false, /*count_include_pad=*/true,
+                /*divisor_override=*/std::nullopt))}};
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
   static onnx::Value to_onnx(const op::AvgPool1d& op, const NodeToOnnx& to) {
     auto attributes = onnx_window(op);
     attributes.push_back({"count_include_pad", int64_t{1}});
@@ -107,9 +147,16 @@ struct OverSequence : NoFields, Stateless {
 };
 
 template <>
-struct OperatorOf<op::GlobalAvgPool1d> : OverSequence, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::GlobalAvgPool1d> : OverSequence, LibTorchsOrder {
   static constexpr std::string_view kind = "global_avg_pool1d";
   static at::Tensor run(const op::GlobalAvgPool1d&, const Running& in) { return in.x().mean(1); }
+  static constexpr LayerPlan plan{.forward = keep_input,
+                                  .backward = [](const PlannedLayer&, const KeptOfLayer& kept,
+                                                 const at::Tensor& gradient, bool) {
+                                    const at::Tensor each =
+                                        gradient.unsqueeze(1).expand(kept.x.sizes());
+                                    return LayerGradients{.inputs = {each / kept.x.size(1)}};
+                                  }};
   static onnx::Value to_onnx(const op::GlobalAvgPool1d&, const NodeToOnnx& to) {
     return reduced(to, "GlobalAveragePool");
   }
@@ -119,11 +166,25 @@ struct OperatorOf<op::GlobalAvgPool1d> : OverSequence, NotPlanned, LibTorchsOrde
 };
 
 template <>
-struct OperatorOf<op::GlobalMaxPool1d> : OverSequence, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::GlobalMaxPool1d> : OverSequence, LibTorchsOrder {
   static constexpr std::string_view kind = "global_max_pool1d";
   static at::Tensor run(const op::GlobalMaxPool1d&, const Running& in) {
     return std::get<0>(in.x().max(1));
   }
+  static constexpr LayerPlan plan{
+      .forward =
+          [](const PlannedLayer&, GraphStep::Values& values, KeptOfLayer& kept) {
+            auto [y, places] = values[0].max(1);
+            kept.x = values[0];
+            kept.others = {std::move(places)};
+            return y;
+          },
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {at::value_selecting_reduction_backward(
+                                      gradient, 1, kept.others[0], kept.x.sizes(),
+                                      /*keepdim=*/false)}};
+          }};
   static onnx::Value to_onnx(const op::GlobalMaxPool1d&, const NodeToOnnx& to) {
     return reduced(to, "GlobalMaxPool");
   }

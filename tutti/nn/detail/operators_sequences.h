@@ -1,6 +1,7 @@
 /// Operators on sequences, and softmax. Not for users: operators.h says how they are read.
 #pragma once
 
+#include <ATen/ExpandUtils.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -8,13 +9,14 @@
 #include <vector>
 
 #include "tutti/nn/attention.h"
+#include "tutti/nn/detail/layers.h"
 #include "tutti/nn/detail/lowering.h"
 #include "tutti/nn/detail/operators.h"
 
 namespace tutti::nn::detail {
 
 template <>
-struct OperatorOf<op::Attention> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Attention> : Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "attention";
   static constexpr std::tuple fields{Field{"features", &op::Attention::features},
                                      Field{"heads", &op::Attention::heads},
@@ -31,6 +33,23 @@ struct OperatorOf<op::Attention> : Stateless, NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::Attention& op, const Running& in) {
     return attend(in.x(), op.heads, op.causal);
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& op = std::get<op::Attention>(layer.op);
+    Attended of = attend_forward(values[0], op.heads, op.causal);
+    kept.x = values[0];
+    kept.others = {std::move(of.of_heads), std::move(of.log_sums)};
+    return std::move(of.y);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<op::Attention>(layer.op);
+    return {.inputs = {attend_backward(
+                gradient, {.y = {}, .of_heads = kept.others[0], .log_sums = kept.others[1]}, kept.x,
+                op.heads, op.causal)}};
+  }
+  static constexpr LayerPlan plan{
+      .forward = forward, .backward = backward, .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::Attention& op, const NodeToOnnx& to) {
     return attention(to, to.x(), to.shape()[0], op.features, op.heads, op.causal);
   }
@@ -70,7 +89,7 @@ inline hlo::Value OperatorOf<op::Attention>::lowered(const NodeLowering& to, hlo
 }
 
 template <>
-struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::SelfAttention> : LibTorchsOrder {
   static constexpr std::string_view kind = "self_attention";
   static constexpr std::tuple fields{Field{"features", &op::SelfAttention::features},
                                      Field{"heads", &op::SelfAttention::heads}};
@@ -91,6 +110,47 @@ struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::SelfAttention&, const Running& in) {
     return in.by<SelfAttentionImpl>();
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const Tensors& own = kept.parameters;
+    const int64_t heads = std::get<op::SelfAttention>(layer.op).heads;
+    kept.read = {own[0], own[2]};
+    kept.x = rows_of(values[0]);
+    const at::Tensor inside =
+        shaped_as(values[0], dense_forward(kept.x, own[0], own[1], Activation::none));
+    Attended of = attend_forward(inside, heads, /*causal=*/false);
+    const at::Tensor rows = rows_of(of.y);
+    kept.others = {inside, std::move(of.of_heads), std::move(of.log_sums), rows};
+    return shaped_as(of.y, dense_forward(rows, own[2], own[3], Activation::none));
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const Tensors& own = kept.parameters;
+    const int64_t heads = std::get<op::SelfAttention>(layer.op).heads;
+    const bool inner = kept.needs_input() || kept.needs_parameter(0) || kept.needs_parameter(1);
+    auto out = dense_backward(rows_of(gradient), kept.others[3], own[2], {}, Activation::none,
+                              {inner, kept.needs_parameter(2), kept.needs_parameter(3)});
+    DenseGradients in;
+    if (inner) {
+      const at::Tensor of_inside =
+          attend_backward(shaped_as(gradient, out.x),
+                          {.y = {}, .of_heads = kept.others[1], .log_sums = kept.others[2]},
+                          kept.others[0], heads, /*causal=*/false);
+      in = dense_backward(rows_of(of_inside), kept.x, own[0], {}, Activation::none,
+                          {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+      if (in.x.defined()) in.x = shaped_as(gradient, in.x);
+    }
+    return {.inputs = {std::move(in.x)},
+            .parameters = {std::move(in.weight), std::move(in.bias), std::move(out.weight),
+                           std::move(out.bias)}};
+  }
+  static Tensors weights_of(const GraphStep& step) {
+    return static_cast<SelfAttentionImpl*>(step.module)->weights();
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weights_of,
+                                  .bfloat16 = InBfloat16::yes};
   static onnx::Value to_onnx(const op::SelfAttention& op, const NodeToOnnx& to) {
     const onnx::Value inside =
         to.dense(to.x(), to.shape().size(), to.state("in_proj_weight"), to.state("in_proj_bias"));
@@ -108,8 +168,11 @@ struct OperatorOf<op::SelfAttention> : NotPlanned, LibTorchsOrder {
   }
 };
 
+/// LayerPlan::parameters of a layer that is one.
+inline Tensors only_parameter(const GraphStep& step) { return {step.parameter}; }
+
 template <>
-struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::PrependToken> : LibTorchsOrder {
   static constexpr std::string_view kind = "prepend_token";
   static constexpr std::tuple fields{Field{"features", &op::PrependToken::features}};
   static Resolved infer(op::PrependToken op, const Site& site) {
@@ -124,6 +187,19 @@ struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
     const at::Tensor& x = in.x();
     return torch::cat({in.step.parameter.expand({x.size(0), 1, x.size(2)}), x}, 1);
   }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of{.inputs = {gradient.narrow(1, 1, gradient.size(1) - 1)},
+                      .parameters = {at::Tensor()}};
+    if (kept.needs_parameter(0))
+      of.parameters[0] = at::sum_to(gradient.narrow(1, 0, 1), kept.parameters[0].sizes());
+    return of;
+  }
+  static constexpr LayerPlan plan{
+      .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
+                    KeptOfLayer&) { return layer.step->run(values); },
+      .backward = backward,
+      .parameters = only_parameter};
   static onnx::Value to_onnx(const op::PrependToken& op, const NodeToOnnx& to) {
     const onnx::Value batch =
         to.add("Shape", {to.x()}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
@@ -139,7 +215,7 @@ struct OperatorOf<op::PrependToken> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::AddPosition> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::AddPosition> : LibTorchsOrder {
   static constexpr std::string_view kind = "add_position";
   static constexpr std::tuple fields{Field{"length", &op::AddPosition::length},
                                      Field{"features", &op::AddPosition::features}};
@@ -155,6 +231,20 @@ struct OperatorOf<op::AddPosition> : NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::AddPosition&, const Running& in) {
     return in.x() + in.step.parameter;
   }
+  static constexpr LayerPlan plan{
+      .forward = [](const PlannedLayer& layer, GraphStep::Values& values,
+                    KeptOfLayer&) { return layer.step->run(values); },
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            LayerGradients of{.inputs = {gradient}, .parameters = {at::Tensor()}};
+            if (!kept.needs_parameter(0)) return of;
+            of.parameters[0] = at::sum_to(gradient, kept.parameters[0].sizes());
+            // Of one sample that is the gradient itself, which others add to.
+            if (gradient.size(0) == 1)
+              of.parameters[0] = of.parameters[0].clone(at::MemoryFormat::Contiguous);
+            return of;
+          },
+      .parameters = only_parameter};
   static onnx::Value to_onnx(const op::AddPosition&, const NodeToOnnx& to) {
     return to.add("Add", {to.x(), to.state("")});
   }
@@ -164,11 +254,19 @@ struct OperatorOf<op::AddPosition> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Softmax> : NoFields, SameShape, Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Softmax> : NoFields, SameShape, Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "softmax";
   static at::Tensor run(const op::Softmax&, const Running& in) {
     return torch::softmax(in.x(), -1);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_output,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{
+                .inputs = {at::_softmax_backward_data(gradient, kept.y, -1, kept.y.scalar_type())}};
+          },
+      .from_output = true};
   static onnx::Value to_onnx(const op::Softmax&, const NodeToOnnx& to) {
     return to.add("Softmax", {to.x()}, {{"axis", int64_t{-1}}});
   }

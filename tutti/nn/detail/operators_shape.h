@@ -47,9 +47,11 @@ struct OperatorOf<op::Flatten> : NoFields, Stateless, LibTorchsOrder {
   }
   static at::Tensor run(const op::Flatten&, const Running& in) { return in.x().flatten(1); }
   static constexpr LayerPlan plan{
-      .forward = keep_input,
+      .forward = keep_sizes,
       .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
-                     bool) { return LayerGradients{.input = gradient.reshape(kept.x.sizes())}; }};
+                     bool) { return LayerGradients{.inputs = {gradient.reshape(kept.sizes)}}; },
+      .gives_a_view = true,
+      .bfloat16 = InBfloat16::as_given};
   static onnx::Value to_onnx(const op::Flatten&, const NodeToOnnx& to) {
     return to.add("Flatten", {to.x()}, {{"axis", int64_t{1}}});
   }
@@ -59,7 +61,7 @@ struct OperatorOf<op::Flatten> : NoFields, Stateless, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Concat> : NoFields, Stateless, OfValues, NotPlanned, BothOrders {
+struct OperatorOf<op::Concat> : NoFields, Stateless, OfValues, BothOrders {
   static constexpr std::string_view kind = "concat";
   static Resolved infer(const op::Concat& op, const Site& site) {
     if (site.inputs.empty()) site.fail("got no inputs, expected one or more");
@@ -79,6 +81,22 @@ struct OperatorOf<op::Concat> : NoFields, Stateless, OfValues, NotPlanned, BothO
   static at::Tensor run(const op::Concat&, const Running& in) {
     return at::cat(at::TensorList(in.all.data(), in.all.size()), 1);
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    for (const at::Tensor& value : values) kept.sizes.push_back(value.size(1));
+    return layer.step->run(values);
+  }
+  static LayerGradients backward(const PlannedLayer&, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    LayerGradients of;
+    int64_t begin = 0;
+    for (const int64_t size : kept.sizes) {
+      of.inputs.push_back(gradient.narrow(1, begin, size));
+      begin += size;
+    }
+    return of;
+  }
+  static constexpr LayerPlan plan{.forward = forward, .backward = backward};
   static onnx::Value to_onnx(const op::Concat&, const NodeToOnnx& to) {
     return to.add("Concat", to.all, {{"axis", int64_t{1}}});
   }
@@ -88,7 +106,7 @@ struct OperatorOf<op::Concat> : NoFields, Stateless, OfValues, NotPlanned, BothO
 };
 
 template <>
-struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::Upsample2d> : Stateless, BothOrders {
   static constexpr std::string_view kind = "upsample2d";
   static constexpr std::tuple fields{Field{"times", &op::Upsample2d::times}};
   static Resolved infer(const op::Upsample2d& op, const Site& site) {
@@ -100,6 +118,13 @@ struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
     const at::Tensor& x = in.x();
     return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward = [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient,
+                     bool) {
+        return LayerGradients{.inputs = {at::upsample_nearest2d_backward(
+                                  gradient, {gradient.size(2), gradient.size(3)}, kept.sizes)}};
+      }};
   static onnx::Value to_onnx(const op::Upsample2d& op, const NodeToOnnx& to) {
     const Array scales = Array::zeros(DType::float32, {4});
     const auto times = static_cast<float>(op.times);
@@ -126,7 +151,7 @@ struct OperatorOf<op::Upsample2d> : Stateless, NotPlanned, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
+struct OperatorOf<op::RepeatChannels> : Stateless, BothOrders {
   static constexpr std::string_view kind = "repeat_channels";
   static constexpr std::tuple fields{Field{"times", &op::RepeatChannels::times}};
   static Resolved infer(const op::RepeatChannels& op, const Site& site) {
@@ -141,6 +166,14 @@ struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
     const at::Tensor& x = in.x();
     return x.expand({x.size(0), op.times, x.size(2), x.size(3)});
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            const bool repeats = kept.sizes[1] != gradient.size(1);
+            return LayerGradients{.inputs = {repeats ? gradient.sum(1, true) : gradient}};
+          },
+      .gives_a_view = true};
   static onnx::Value to_onnx(const op::RepeatChannels& op, const NodeToOnnx& to) {
     return to.add("Expand", {to.x(), to.program.constant({1, op.times, 1, 1})});
   }
@@ -150,7 +183,7 @@ struct OperatorOf<op::RepeatChannels> : Stateless, NotPlanned, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::ToSequence> : NoFields, Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::ToSequence> : NoFields, Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "to_sequence";
   static Resolved infer(const op::ToSequence& op, const Site& site) {
     const Shape& in = site.image();
@@ -159,6 +192,13 @@ struct OperatorOf<op::ToSequence> : NoFields, Stateless, NotPlanned, LibTorchsOr
   static at::Tensor run(const op::ToSequence&, const Running& in) {
     return in.x().flatten(2).transpose(1, 2);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {gradient.transpose(1, 2).reshape(kept.sizes)}};
+          },
+      .gives_a_view = true};
   static onnx::Value to_onnx(const op::ToSequence&, const NodeToOnnx& to) {
     const Shape& image = to.shape();
     return to.transpose(to.reshape(to.x(), {0, image[0], image[1] * image[2]}), {0, 2, 1});
@@ -170,7 +210,7 @@ struct OperatorOf<op::ToSequence> : NoFields, Stateless, NotPlanned, LibTorchsOr
 };
 
 template <>
-struct OperatorOf<op::FirstOfSequence> : NoFields, Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::FirstOfSequence> : NoFields, Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "first_of_sequence";
   static Resolved infer(const op::FirstOfSequence& op, const Site& site) {
     return {op, {site.sequence()[1]}, {}};
@@ -178,6 +218,13 @@ struct OperatorOf<op::FirstOfSequence> : NoFields, Stateless, NotPlanned, LibTor
   static at::Tensor run(const op::FirstOfSequence&, const Running& in) {
     return in.x().select(1, 0);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {at::select_backward(gradient, kept.sizes, 1, 0)}};
+          },
+      .gives_a_view = true};
   static onnx::Value to_onnx(const op::FirstOfSequence&, const NodeToOnnx& to) {
     const Array first = Array::zeros(DType::int64, {});
     return to.add("Gather", {to.x(), to.program.constant(first)}, {{"axis", int64_t{1}}});

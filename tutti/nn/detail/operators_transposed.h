@@ -6,6 +6,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -17,7 +18,7 @@
 namespace tutti::nn::detail {
 
 template <>
-struct OperatorOf<op::ConvTranspose2d> : NotPlanned, BothOrders {
+struct OperatorOf<op::ConvTranspose2d> : BothOrders {
   static constexpr std::string_view kind = "conv_transpose2d";
   static constexpr std::tuple fields{Field{"in_channels", &op::ConvTranspose2d::in_channels},
                                      Field{"out_channels", &op::ConvTranspose2d::out_channels},
@@ -54,6 +55,27 @@ struct OperatorOf<op::ConvTranspose2d> : NotPlanned, BothOrders {
     return at::conv_transpose2d(channels_last(in.x()), own.weight, own.bias, op.stride,
                                 {op.padding.height, op.padding.width}, op.output_padding);
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    values[0] = channels_last(values[0]);
+    if (kept.needs_any_input()) kept.read.push_back(kept.parameters[0]);
+    return keep_input(layer, values, kept);
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& conv = std::get<op::ConvTranspose2d>(layer.op);
+    const std::array<int64_t, 1> bias{conv.out_channels};
+    const auto of = at::convolution_backward(
+        gradient, kept.x, kept.parameters[0],
+        conv.bias ? at::OptionalIntArrayRef(bias) : at::OptionalIntArrayRef(),
+        {conv.stride, conv.stride}, {conv.padding.height, conv.padding.width}, {1, 1},
+        /*transposed=*/true, {conv.output_padding, conv.output_padding}, /*groups=*/1,
+        {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+    return {.inputs = {std::get<0>(of)}, .parameters = {std::get<1>(of), std::get<2>(of)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weight_and_bias<torch::nn::ConvTranspose2dImpl>};
   static onnx::Value to_onnx(const op::ConvTranspose2d& op, const NodeToOnnx& to) {
     std::vector<onnx::Value> inputs{to.x(), to.state("weight")};
     if (op.bias) inputs.push_back(to.state("bias"));
@@ -76,7 +98,7 @@ struct OperatorOf<op::ConvTranspose2d> : NotPlanned, BothOrders {
 };
 
 template <>
-struct OperatorOf<op::GroupNorm> : NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::GroupNorm> : LibTorchsOrder {
   static constexpr std::string_view kind = "group_norm";
   static constexpr std::tuple fields{Field{"channels", &op::GroupNorm::channels},
                                      Field{"groups", &op::GroupNorm::groups},
@@ -98,6 +120,29 @@ struct OperatorOf<op::GroupNorm> : NotPlanned, LibTorchsOrder {
     const auto& own = *static_cast<torch::nn::GroupNormImpl*>(in.step.module);
     return at::group_norm(in.x().contiguous(), op.groups, own.weight, own.bias, op.epsilon);
   }
+  static at::Tensor forward(const PlannedLayer& layer, GraphStep::Values& values,
+                            KeptOfLayer& kept) {
+    const auto& op = std::get<op::GroupNorm>(layer.op);
+    const at::Tensor &weight = kept.parameters[0], &bias = kept.parameters[1];
+    const at::Tensor x = kept.x = values[0].contiguous();
+    auto [y, mean, deviation] = at::native_group_norm(x, weight, bias, x.size(0), x.size(1),
+                                                      x.size(2) * x.size(3), op.groups, op.epsilon);
+    kept.others = {std::move(mean), std::move(deviation)};
+    kept.read = {weight};
+    return y;
+  }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const at::Tensor& x = kept.x;
+    const auto of = at::native_group_norm_backward(
+        gradient.contiguous(), x, kept.others[0], kept.others[1], kept.parameters[0], x.size(0),
+        x.size(1), x.size(2) * x.size(3), std::get<op::GroupNorm>(layer.op).groups,
+        {kept.needs_input(), kept.needs_parameter(0), kept.needs_parameter(1)});
+    return {.inputs = {std::get<0>(of)}, .parameters = {std::get<1>(of), std::get<2>(of)}};
+  }
+  static constexpr LayerPlan plan{.forward = forward,
+                                  .backward = backward,
+                                  .parameters = weight_and_bias<torch::nn::GroupNormImpl>};
   static onnx::Value to_onnx(const op::GroupNorm& op, const NodeToOnnx& to) {
     const Shape& image = to.shape();
     const Array ones = Array::zeros(DType::float32, {op.groups});
@@ -128,7 +173,7 @@ struct OperatorOf<op::GroupNorm> : NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Reshape> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Reshape> : Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "reshape";
   static constexpr std::tuple fields{Field{"shape", &op::Reshape::shape}};
   static Resolved infer(op::Reshape op, const Site& site) {
@@ -157,6 +202,13 @@ struct OperatorOf<op::Reshape> : Stateless, NotPlanned, LibTorchsOrder {
     sizes.insert(sizes.begin(), in.x().size(0));
     return with_contiguous_gradient(in.x()).contiguous().reshape(sizes);
   }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes,
+      .backward =
+          [](const PlannedLayer&, const KeptOfLayer& kept, const at::Tensor& gradient, bool) {
+            return LayerGradients{.inputs = {gradient.reshape(kept.sizes).contiguous()}};
+          },
+      .gives_a_view = true};
   static onnx::Value to_onnx(const op::Reshape& op, const NodeToOnnx& to) {
     std::vector<int64_t> sides = op.shape;
     sides.insert(sides.begin(), 0);
@@ -170,7 +222,7 @@ struct OperatorOf<op::Reshape> : Stateless, NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Permute> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Permute> : Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "permute";
   static constexpr std::tuple fields{Field{"order", &op::Permute::order}};
   static Resolved infer(const op::Permute& op, const Site& site) {
@@ -194,6 +246,16 @@ struct OperatorOf<op::Permute> : Stateless, NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::Permute& op, const Running& in) {
     return with_contiguous_gradient(in.x()).permute(dimensions(op)).contiguous();
   }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer&,
+                                 const at::Tensor& gradient, bool) {
+    const auto there = dimensions(std::get<op::Permute>(layer.op));
+    std::vector<int64_t> back(there.size());
+    for (size_t d = 0; d < there.size(); ++d)
+      back[static_cast<size_t>(there[d])] = static_cast<int64_t>(d);
+    return {.inputs = {gradient.permute(back).contiguous()}};
+  }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes, .backward = backward, .gives_a_view = true};
   static onnx::Value to_onnx(const op::Permute& op, const NodeToOnnx& to) {
     return to.transpose(to.x(), dimensions(op));
   }
@@ -203,7 +265,7 @@ struct OperatorOf<op::Permute> : Stateless, NotPlanned, LibTorchsOrder {
 };
 
 template <>
-struct OperatorOf<op::Slice> : Stateless, NotPlanned, LibTorchsOrder {
+struct OperatorOf<op::Slice> : Stateless, LibTorchsOrder {
   static constexpr std::string_view kind = "slice";
   static constexpr std::tuple fields{Field{"begin", &op::Slice::begin},
                                      Field{"end", &op::Slice::end}};
@@ -218,6 +280,13 @@ struct OperatorOf<op::Slice> : Stateless, NotPlanned, LibTorchsOrder {
   static at::Tensor run(const op::Slice& op, const Running& in) {
     return in.x().slice(-1, op.begin, op.end).contiguous();
   }
+  static LayerGradients backward(const PlannedLayer& layer, const KeptOfLayer& kept,
+                                 const at::Tensor& gradient, bool) {
+    const auto& op = std::get<op::Slice>(layer.op);
+    return {.inputs = {at::slice_backward(gradient, kept.sizes, -1, op.begin, op.end, 1)}};
+  }
+  static constexpr LayerPlan plan{
+      .forward = keep_sizes, .backward = backward, .gives_a_view = true};
   static onnx::Value to_onnx(const op::Slice& op, const NodeToOnnx& to) {
     const auto one = [&](int64_t number) {
       return to.program.constant(std::vector<int64_t>{number});

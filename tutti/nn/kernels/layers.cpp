@@ -6,6 +6,7 @@
 namespace tutti::nn {
 namespace {
 
+using detail::NormOfColumns;
 using detail::PoolShape;
 
 // NaN stays: it is to be seen; and -0.0 does, as torch has it.
@@ -160,6 +161,133 @@ void pool_relu_gradient(const PoolShape& shape, const float* gradient, const flo
   }
 }
 
+// So many rows at once, that sums are loaded and stored once for them.
+constexpr int64_t kRows = 4;
+
+template <int64_t rows>
+inline void add_moments(const float* x, int64_t columns, int64_t begin, int64_t end,
+                        double* __restrict sums, double* __restrict squares) {
+  for (int64_t c = begin; c < end; ++c) {
+    double sum = sums[c], square = squares[c];
+    for (int64_t r = 0; r < rows; ++r) {
+      const double value = x[r * columns + c];
+      sum += value;
+      square += value * value;
+    }
+    sums[c] = sum;
+    squares[c] = square;
+  }
+}
+
+void column_moments(const float* x, int64_t rows, int64_t columns, int64_t begin, int64_t end,
+                    double* sums, double* squares) {
+  for (int64_t c = begin; c < end; ++c) sums[c] = squares[c] = 0;
+  int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows)
+    add_moments<kRows>(x + r * columns, columns, begin, end, sums, squares);
+  for (; r < rows; ++r) add_moments<1>(x + r * columns, columns, begin, end, sums, squares);
+}
+
+template <bool cut, bool adds>
+inline void normalise_rows(const float* x, NormOfColumns by, const float* plus, float* y,
+                           int64_t rows, int64_t columns) {
+  const float* __restrict const mean = by.mean;
+  const float* __restrict const scale = by.scale;
+  const float* __restrict const shift = by.shift;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const from = x + r * columns;
+    const float* const other = adds ? plus + r * columns : nullptr;
+    float* __restrict const to = y + r * columns;
+    for (int64_t c = 0; c < columns; ++c) {
+      float z = (from[c] - mean[c]) * scale[c] + shift[c];
+      if (adds) z += other[c];
+      to[c] = cut ? relu(z) : z;
+    }
+  }
+}
+
+void normalise(const float* x, NormOfColumns by, const float* plus, bool cut, float* y,
+               int64_t rows, int64_t columns) {
+  if (plus != nullptr)
+    cut ? normalise_rows<true, true>(x, by, plus, y, rows, columns)
+        : normalise_rows<false, true>(x, by, plus, y, rows, columns);
+  else
+    cut ? normalise_rows<true, false>(x, by, plus, y, rows, columns)
+        : normalise_rows<false, false>(x, by, plus, y, rows, columns);
+}
+
+template <bool cut, int64_t rows>
+inline void add_norm_gradients(const float* gradient, const float* x, NormOfColumns by,
+                               int64_t columns, int64_t begin, int64_t end, double* __restrict sums,
+                               double* __restrict products) {
+  const float* __restrict const mean = by.mean;
+  const float* __restrict const scale = by.scale;
+  const float* __restrict const shift = by.shift;
+  for (int64_t c = begin; c < end; ++c) {
+    double sum = sums[c], product = products[c];
+    for (int64_t r = 0; r < rows; ++r) {
+      const float value = x[r * columns + c], apart = value - mean[c],
+                  dy = gradient[r * columns + c];
+      const double dz = cut ? passed(dy, apart * scale[c] + shift[c]) : dy;
+      sum += dz;
+      product += dz * (double(value) - double(mean[c]));
+    }
+    sums[c] = sum;
+    products[c] = product;
+  }
+}
+
+template <bool cut>
+inline void norm_gradient_sums_of(const float* gradient, const float* x, NormOfColumns by,
+                                  int64_t rows, int64_t columns, int64_t begin, int64_t end,
+                                  double* sums, double* products) {
+  for (int64_t c = begin; c < end; ++c) sums[c] = products[c] = 0;
+  int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows)
+    add_norm_gradients<cut, kRows>(gradient + r * columns, x + r * columns, by, columns, begin, end,
+                                   sums, products);
+  for (; r < rows; ++r)
+    add_norm_gradients<cut, 1>(gradient + r * columns, x + r * columns, by, columns, begin, end,
+                               sums, products);
+}
+
+void norm_gradient_sums(const float* gradient, const float* x, NormOfColumns by, bool cut,
+                        int64_t rows, int64_t columns, int64_t begin, int64_t end, double* sums,
+                        double* products) {
+  cut ? norm_gradient_sums_of<true>(gradient, x, by, rows, columns, begin, end, sums, products)
+      : norm_gradient_sums_of<false>(gradient, x, by, rows, columns, begin, end, sums, products);
+}
+
+template <bool cut>
+inline void norm_gradient_rows(const float* gradient, const float* x, NormOfColumns by,
+                               const float* __restrict offset, const float* __restrict slope,
+                               float* dx, int64_t rows, int64_t columns) {
+  const float* __restrict const mean = by.mean;
+  const float* __restrict const scale = by.scale;
+  const float* __restrict const shift = by.shift;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const dy = gradient + r * columns;
+    const float* const from = x + r * columns;
+    float* __restrict const to = dx + r * columns;
+    for (int64_t c = 0; c < columns; ++c) {
+      const float apart = from[c] - mean[c];
+      const float dz = cut ? passed(dy[c], apart * scale[c] + shift[c]) : dy[c];
+      to[c] = ((dz - offset[c]) - apart * slope[c]) * scale[c];
+    }
+  }
+}
+
+void norm_gradient(const float* gradient, const float* x, NormOfColumns by, bool cut,
+                   const float* offset, const float* slope, float* dx, int64_t rows,
+                   int64_t columns) {
+  cut ? norm_gradient_rows<true>(gradient, x, by, offset, slope, dx, rows, columns)
+      : norm_gradient_rows<false>(gradient, x, by, offset, slope, dx, rows, columns);
+}
+
+void add_relu(const float* a, const float* b, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = relu(a[i] + b[i]);
+}
+
 }  // namespace
 
 namespace TUTTI_KERNEL_VARIANT {
@@ -168,7 +296,12 @@ constinit const detail::LayerKernels kernels{.bias_relu = bias_relu,
                                              .relu_gradient_sums = relu_gradient_sums,
                                              .column_sums = column_sums,
                                              .pool_relu = pool_relu,
-                                             .pool_relu_gradient = pool_relu_gradient};
+                                             .pool_relu_gradient = pool_relu_gradient,
+                                             .column_moments = column_moments,
+                                             .normalise = normalise,
+                                             .norm_gradient_sums = norm_gradient_sums,
+                                             .norm_gradient = norm_gradient,
+                                             .add_relu = add_relu};
 }  // namespace TUTTI_KERNEL_VARIANT
 
 }  // namespace tutti::nn

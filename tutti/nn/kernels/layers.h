@@ -19,6 +19,14 @@ struct PoolShape {
   int64_t kernel;
 };
 
+/// How images with channels innermost are normalised, for each channel:
+/// (x - mean) * scale + shift.
+struct NormOfColumns {
+  const float* mean;
+  const float* scale;
+  const float* shift;
+};
+
 struct LayerKernels {
   /// y = max(y + bias, 0), of `rows` x `columns`; NaN stays NaN. `bias` may be null.
   void (*bias_relu)(float* y, const float* bias, int64_t rows, int64_t columns);
@@ -41,6 +49,30 @@ struct LayerKernels {
   /// dx of the same; every element of it is written.
   void (*pool_relu_gradient)(const PoolShape& shape, const float* gradient, const float* y,
                              const uint8_t* places, float* dx);
+
+  /// Of the columns from `begin` to before `end`: sums[c] of x, squares[c] of x * x, row after row
+  /// in double.
+  void (*column_moments)(const float* x, int64_t rows, int64_t columns, int64_t begin, int64_t end,
+                         double* sums, double* squares);
+
+  /// y = (x - mean) * scale + shift + plus, cut off below zero where `relu`. `plus` may be null.
+  void (*normalise)(const float* x, NormOfColumns by, const float* plus, bool relu, float* y,
+                    int64_t rows, int64_t columns);
+
+  /// dz = gradient where normalise() gives what is above zero or NaN, or without `relu`, else 0. Of
+  /// the columns from `begin` to before `end`: sums[c] of dz, products[c] of dz * (x - mean), row
+  /// after row in double.
+  void (*norm_gradient_sums)(const float* gradient, const float* x, NormOfColumns by, bool relu,
+                             int64_t rows, int64_t columns, int64_t begin, int64_t end,
+                             double* sums, double* products);
+
+  /// dx = ((dz - offset) - (x - mean) * slope) * scale, by that dz.
+  void (*norm_gradient)(const float* gradient, const float* x, NormOfColumns by, bool relu,
+                        const float* offset, const float* slope, float* dx, int64_t rows,
+                        int64_t columns);
+
+  /// y = max(a + b, 0); NaN stays NaN. `y` may be one of them.
+  void (*add_relu)(const float* a, const float* b, float* y, int64_t count);
 };
 
 }  // namespace tutti::nn::detail

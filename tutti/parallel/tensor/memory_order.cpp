@@ -16,6 +16,12 @@ bool is_one_of(const nn::Node& node) {
   return (std::holds_alternative<Kinds>(node.op) || ...);
 }
 
+/// Channels innermost, value and gradient, whatever their input is.
+bool has_own_order(const nn::Node& node) {
+  const auto* const norm = std::get_if<op::BatchNorm2d>(&node.op);
+  return is_one_of<op::Conv2d, op::ConvTranspose2d>(node) ||
+         (norm != nullptr && !norm->synchronized);
+}
 /// These compute in the order of their first input, and give gradients in that order.
 bool follows_input(const nn::Node& node) {
   return is_one_of<op::MaxPool2d, op::AvgPool2d, op::AdaptiveAvgPool2d, op::BatchNorm2d,
@@ -31,14 +37,14 @@ bool follows_both(const nn::Node& node) {
 bool value_of(const nn::Node& node, const std::vector<ChannelsInnermost>& all) {
   const auto innermost = [&](int input) { return all[static_cast<size_t>(input)].value; };
   if (node.shape.size() != kDimsOfImage) return false;
-  if (is_one_of<op::Conv2d, op::ConvTranspose2d>(node)) return true;
+  if (has_own_order(node)) return true;
   if (is_one_of<op::Concat>(node)) return std::ranges::all_of(node.inputs, innermost);
   return (follows_input(node) || follows_both(node)) && innermost(node.inputs[0]);
 }
 
 /// Of what `reader`, whose first input is in order `first`, gives back for an input.
 bool gradient_by(const nn::Node& reader, bool first, bool gradient_of_reader) {
-  if (is_one_of<op::Conv2d, op::ConvTranspose2d, op::ToSequence>(reader)) return true;
+  if (has_own_order(reader) || is_one_of<op::ToSequence>(reader)) return true;
   if (follows_input(reader)) return first;
   return follows_both(reader) && gradient_of_reader;
 }
