@@ -91,6 +91,20 @@ struct VitOptions {
 /// .input = {3, 224, 224}, .patch = 16, .layers = 12, .heads = 12, .hidden = 768, .mlp = 3072}.
 nn::Graph vit(VitOptions options = {});
 
+struct UnetOptions {
+  int64_t classes = 2;         ///< >= 1: kinds of pixels
+  nn::Shape input{3, 64, 64};  ///< {channels, height, width}, which 2^levels divides
+  int64_t channels = 32;       ///< >= 1, of the first level; twice as many in each one below
+  int64_t levels = 3;          ///< 1 to 16: times that the image is halved
+};
+
+/// U-Net, Ronneberger et al. 2015, arXiv:1505.04597, which says of each pixel what it belongs to:
+/// logits [batch, height, width, classes] for sparse_categorical_crossentropy with targets [batch,
+/// height, width]. As is usual today its convolutions keep the size of the image and have batch
+/// norms: 1,927,042 parameters by default. Not one of model_by_name(), whose networks give one
+/// kind for a sample.
+nn::Graph unet(UnetOptions options = {});
+
 /// Names that model_by_name() knows, sorted.
 const std::vector<std::string>& model_names();
 
