@@ -5,6 +5,9 @@
 #include <cmath>
 #include <set>
 
+#include "tutti/nn/graph_module.h"
+#include "tutti/nn/layers.h"
+
 #include "tests/support/expect.h"
 #include "tests/support/uneven.h"
 #include "tests/unit/train/small_model.h"
@@ -113,6 +116,32 @@ TEST(Bfloat16, HasTheBitsOfThePartsInTurnWithEverythingElse) {
       EXPECT_THAT(fingerprints, Each(fingerprints[0]));
       EXPECT_THAT(losses, Each(losses[0]));
     }
+}
+
+nn::Graph planned_graph() {
+  const auto image = nn::input({1, 4, 4});
+  auto x = nn::relu()(nn::conv2d(8, 3, {.padding = 1})(image));
+  x = nn::add(x, nn::conv2d(8, 1)(x));
+  x = nn::gelu({.by_tanh = true})(nn::linear(40)(nn::flatten()(nn::max_pool2d(2)(x))));
+  return {image, nn::linear(3)(nn::relu()(nn::linear(40)(x)))};
+}
+
+TEST(Bfloat16, APlannedGraphHasTheBitsOfThePartsInTurn) {
+  ASSERT_EQ(nn::make_module(planned_graph())->why_not_planned(), "");
+  for (const int64_t accumulate : {1, 2}) {
+    std::vector<std::string> fingerprints;
+    for (const char* kind : {"one_device", "mirrored", "mirrored", "central_storage"}) {
+      Model model(strategy_of(kind, 3), [] { return planned_graph(); });
+      model.compile({.optimizer = adam_clipped(),
+                     .loss = losses::sparse_categorical_crossentropy(),
+                     .precision = Precision::bfloat16});
+      const History history = model.fit(images(17).shuffle().batch(7),
+                                        {.epochs = 8, .verbose = 0, .accumulate = accumulate});
+      fingerprints.push_back(model.weights_sha256());
+      EXPECT_LT(history.last("train_loss"), 0.9 * history.column("train_loss")[0]) << kind;
+    }
+    EXPECT_THAT(fingerprints, Each(fingerprints[0])) << "accumulated: " << accumulate;
+  }
 }
 
 TEST(Bfloat16, AScopeLeavesTheThreadAsItWas) {

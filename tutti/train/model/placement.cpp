@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
@@ -19,11 +21,19 @@ void require_on(at::Device device, const char* kind,
           kind, name, tensor.device().str(), owner, device.str()));
 }
 
+// Without a list of all parameters, which a prediction of one sample would wait for.
+std::optional<at::Device> first_device(const torch::nn::Module& module) {
+  const auto own = module.parameters(/*recurse=*/false);
+  if (!own.empty()) return own.front().device();
+  for (const auto& part : module.children())
+    if (const auto found = first_device(*part)) return found;
+  return std::nullopt;
+}
+
 }  // namespace
 
 at::Device device_of(const torch::nn::Module& module) {
-  const auto parameters = unique_parameters(module);
-  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().second.device();
+  return first_device(module).value_or(at::Device(at::kCPU));
 }
 
 void require_one_device(const torch::nn::Module& module) {

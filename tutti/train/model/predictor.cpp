@@ -8,10 +8,12 @@
 #include "tutti/base/error.h"
 #include "tutti/exported/module.h"
 #include "tutti/exported/report.h"
+#include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/sync/detail/vector_math.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/adapters.h"
+#include "tutti/train/model/detail/joined_predictions.h"
 #include "tutti/train/model/saved_model.h"
 #include "tutti/train/model/weights_found.h"
 
@@ -48,6 +50,13 @@ void require_independent_calls(const FromExport& network) {
       network.evaluation_path().string(), name, reason, line.empty() ? "" : " at ", line));
 }
 
+/// As many of each input: else the model says what is wrong.
+bool are_rows(at::TensorList inputs) {
+  return std::ranges::all_of(inputs, [&](const at::Tensor& input) {
+    return input.defined() && input.dim() > 0 && input.size(0) == inputs.front().size(0);
+  });
+}
+
 template <class Module>
 void prepare(Module& module) {
   detail::settle_vector_math();  // many threads may predict
@@ -79,7 +88,20 @@ Predictor Predictor::load(const FromExport& network, const std::filesystem::path
   }
   prepare(*module);
   return Predictor({std::nullopt, module->input_names(), module->output_names(),
-                    [module](at::TensorList inputs) { return module->forward_all(inputs); }});
+                    [module](at::TensorList inputs) { return module->forward_all(inputs); },
+                    module});
+}
+
+Predictor Predictor::batched(const BatchingOptions& options) const {
+  if (parts_->exported) detail::require_joinable(*parts_->exported, options.max_batch);
+  Parts parts = *parts_;
+  parts.joined = std::make_shared<detail::JoinedPredictions>(parts.forward, options);
+  return Predictor(std::move(parts));
+}
+
+CallCounts Predictor::joined() const {
+  if (parts_->joined) return parts_->joined->counts();
+  throw UsageError("predict: joined(): each call is a pass of its own; see batched()");
 }
 
 const nn::Graph& Predictor::graph() const {
@@ -88,17 +110,26 @@ const nn::Graph& Predictor::graph() const {
 }
 
 std::vector<at::Tensor> Predictor::predict_all(const std::vector<at::Tensor>& inputs) const {
-  const size_t known = parts_->graph ? parts_->inputs.size() : 0;  // others check their own
-  for (size_t i = 0; i < std::min(inputs.size(), known); ++i) require_dtype(graph(), i, inputs[i]);
-  const at::NoGradGuard no_grad;
-  return parts_->forward(inputs);
+  return outputs_of(inputs);
 }
 
 at::Tensor Predictor::predict(const at::Tensor& batch) const {
   if (parts_->outputs.size() != 1)
     throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()",
                                  parts_->outputs.size()));
-  return std::move(predict_all({batch}).front());
+  return std::move(outputs_of(batch).front());
+}
+
+std::vector<at::Tensor> Predictor::outputs_of(at::TensorList inputs) const {
+  const size_t known = parts_->graph ? parts_->inputs.size() : 0;  // others check their own
+  for (size_t i = 0; i < std::min(inputs.size(), known); ++i) require_dtype(graph(), i, inputs[i]);
+  if (parts_->joined && inputs.size() == parts_->inputs.size() && are_rows(inputs)) {
+    if (parts_->graph) nn::detail::check_inputs(graph(), graph().inputs(), inputs);
+    const auto while_it_waits = parts_;
+    return while_it_waits->joined->ask(inputs);
+  }
+  const at::NoGradGuard no_grad;
+  return parts_->forward(inputs);
 }
 
 }  // namespace tutti

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/nn/graph_module.h"
+#include "tutti/queues/out_of_memory.h"
 #include "tutti/queues/upload.h"
 #include "tutti/strategy/input/detail/input.h"
 #include "tutti/sync/tensors.h"
@@ -26,32 +28,41 @@ namespace tutti::detail {
 class EvaluationMode {
  public:
   explicit EvaluationMode(ReplicatedModules& modules) : modules_(modules) {
-    const NamedTensors all = modules.merged_buffers();
-    const std::map<std::string, at::Tensor> merged(all.begin(), all.end());
-    at::NoGradGuard no_grad;
-    for (int local = 0; local < modules.size(); ++local) {
-      const NamedTensors buffers = unique_buffers(*modules.module(local));
-      for (size_t i = 0; i < buffers.size(); ++i) {
-        own_.emplace_back(buffers[i].second, buffers[i].second.clone());
-        copy_queued(buffers[i].second, merged.at(buffers[i].first));
-      }
+    if (!keeps_buffers(modules)) merge_buffers();
+    for (int local = 0; local < modules.size(); ++local)
       // A module comes before its parts, so train() of a part has the last word.
-      for (auto& module : modules.module(local)->modules()) {
+      for (auto& module : modules.module(local)->modules())
         modes_.emplace_back(module, module->is_training());
-      }
-    }
     modules.train(false);
   }
   ~EvaluationMode() {
     at::NoGradGuard no_grad;
     for (auto& [buffer, value] : own_) buffer.copy_(value);
     modules_.train(modes_.front().second);  // also what replicas of a grown world begin with
-    for (auto& [module, training] : modes_) module->train(training);
+    for (auto& [module, training] : modes_)
+      if (module->is_training() != training) module->train(training);
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
+  /// Those of a lone replica are merged already, and layers of a graph change none in evaluation.
+  static bool keeps_buffers(const ReplicatedModules& modules) {
+    return modules.size() == 1 && modules.whole() == nullptr &&
+           modules.strategy().membership().alone() &&
+           dynamic_cast<const nn::GraphModule*>(modules.module(0).get()) != nullptr;
+  }
+  void merge_buffers() {
+    const NamedTensors all = modules_.merged_buffers();
+    const std::map<std::string, at::Tensor> merged(all.begin(), all.end());
+    const at::NoGradGuard no_grad;
+    for (int local = 0; local < modules_.size(); ++local)
+      for (const auto& [name, buffer] : unique_buffers(*modules_.module(local))) {
+        own_.emplace_back(buffer, buffer.clone());
+        copy_queued(buffer, merged.at(name));
+      }
+  }
+
   ReplicatedModules& modules_;
   std::vector<std::pair<at::Tensor, at::Tensor>> own_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
