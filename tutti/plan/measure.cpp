@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/resident.h"
 #include "tutti/base/threads.h"
 #include "tutti/plan/detail/quantile.h"
 
@@ -42,16 +42,6 @@ std::vector<double> each(const std::vector<StepSeconds>& steps, Get&& get) {
 }
 
 double compute_of(const StepSeconds& step) { return step.forward + step.backward; }
-
-/// The most that this process had of memory since reset_peak(); 0 where the kernel does not say.
-double peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return 1024 * std::stod(line.substr(6));
-  return 0;
-}
-
-void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 std::vector<StepSeconds> steps_of(const Subject& subject, const MeasureOptions& options,
                                   int64_t batch) {
@@ -141,9 +131,9 @@ Machine measure(const Subject& subject, const MeasureOptions& options) {
   for (size_t i = 0; i < options.batches.size(); ++i) {
     const int64_t batch = options.batches[i];
     if (options.progress) options.progress(i, options.batches.size());
-    reset_peak();
+    forget_peak_resident();
     const auto steps = steps_of(subject, options, batch);
-    peaks.push_back(peak_bytes());
+    peaks.push_back(static_cast<double>(peak_resident_bytes()));
     const auto compute = each(steps, compute_of);
     require_quiet(compute, batch, options);
     machine.compute.push_back(

@@ -14,7 +14,8 @@
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
-#include "tutti/base/random.h"
+#include "tutti/base/resident.h"
+#include "tutti/cli/bench/tensor_memory.h"
 #include "tutti/cli/bench/timing.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/data/quickdraw.h"
@@ -88,14 +89,18 @@ class StepMeasurement {
         batches_(strategy_.world().local, Batches(strategy_, train_)),
         losses_(strategy_.world().local) {}
 
-  StepFigures run() {
+  StepFigures run(TensorMemory* memory) {
+    forget_peak_resident();
     if (flags_.preload) preload();
     steps(0, flags_.warmup, false);
     times_ = {};
     const auto begin = Clock::now();
     steps(flags_.warmup, flags_.warmup + flags_.steps, true);
-    const double seconds = ms_between(begin, Clock::now()) / 1000;
-    return figures(seconds);
+    StepFigures all = figures(ms_between(begin, Clock::now()) / 1000);
+    all.memory = {.resident = peak_resident_bytes() - resident_before_ - all.gradient_bytes,
+                  .planned = memory_of_step(true, memory),
+                  .by_autograd = memory_of_step(false, memory)};
+    return all;
   }
 
  private:
@@ -173,6 +178,17 @@ class StepMeasurement {
     }
   }
 
+  // The second of two steps: what a first one makes, and keeps, is not of each.
+  int64_t memory_of_step(bool planned, TensorMemory* memory) {
+    if (memory == nullptr) return 0;
+    strategy_.run([&](ReplicaContext& replica) { net_.local(replica)->set_planned(planned); });
+    steps(next_, next_ + 1, false);
+    memory->begin();
+    steps(next_ + 1, next_ + 2, false);
+    next_ += 2;
+    return memory->end();
+  }
+
   StepFigures figures(double seconds) {
     const auto mean = [](const std::vector<double>& values) {
       double sum = 0;
@@ -199,6 +215,8 @@ class StepMeasurement {
   }
 
   StepFlags flags_;
+  int64_t next_ = flags_.warmup + flags_.steps;  // that is counted, not timed
+  int64_t resident_before_ = resident_bytes();
   Strategy strategy_;
   data::Dataset train_;
   Replicated<nn::GraphModule> net_;
@@ -242,7 +260,8 @@ bool in_step(const StepFlags& flags, const StrategyOptions& options) {
 
 // One worker among several that begin together and add up at the end; each step is its own.
 StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& options,
-                                const nn::Graph& graph, const data::Dataset& train) {
+                                const nn::Graph& graph, const data::Dataset& train,
+                                TensorMemory& memory) {
   Group all = join(options.time_limit);
   const int workers = all.size();
   StepFlags mine = flags;
@@ -250,7 +269,7 @@ StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& o
   const bool served = flags.job.uses_servers();
   Strategy strategy(served ? options : alone(flags, options, all.rank(), workers));
   all.barrier(options.time_limit);
-  StepFigures figures = measure_steps(mine, strategy, graph, train);
+  StepFigures figures = measure_steps(mine, strategy, graph, train, &memory);
   double totals[] = {figures.images_per_second, figures.loss / workers};
   all.all_reduce_now(span_of(std::span<double>(totals)), ReduceOp::sum, options.time_limit);
   figures.images_per_second = totals[0];
@@ -302,7 +321,7 @@ double t1_ms(const StepFlags& flags, StrategyOptions options, const World& world
     Group group = world.groups[static_cast<size_t>(local)];
     group.barrier(world.time_limit);
   });
-  const double own = measure_steps(mine, strategy, graph, train).step_ms_p50;
+  const double own = measure_steps(mine, strategy, graph, train, nullptr).step_ms_p50;
   double slowest = own;
   detail::for_each_local(world, [&](int local) {
     Group group = world.groups[static_cast<size_t>(local)];
@@ -345,7 +364,11 @@ OrderedJson json_of(const StepFlags& flags, int replicas, const StepFigures& fig
                       {"loss", figures.loss},
                       {"compression", flags.job.compression},
                       {"wire_bytes_per_step", figures.wire_bytes_per_step},
-                      {"gradient_bytes", figures.gradient_bytes}};
+                      {"gradient_bytes", figures.gradient_bytes},
+                      {"memory",
+                       {{"planned_bytes", figures.memory.planned},
+                        {"by_autograd_bytes", figures.memory.by_autograd},
+                        {"resident_bytes", figures.memory.resident}}}};
   if (const auto& over = figures.over_hosts)
     json.update(OrderedJson{{"hosts", over->hosts},
                             {"t1_ms", over->t1_ms},
@@ -364,6 +387,9 @@ void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
       flags.job.model, flags.job.strategy, replicas, flags.job.global_batch,
       figures.images_per_second, figures.step_ms_p50, figures.step_ms_p99, figures.compute_ms,
       figures.sync_ms, figures.data_ms, figures.wire_bytes_per_step);
+  fmt::print("memory of a step: tensors {} as planned, {} by autograd; the process grew by {}\n",
+             size_words(figures.memory.planned), size_words(figures.memory.by_autograd),
+             size_words(figures.memory.resident));
   if (const auto& over = figures.over_hosts)
     fmt::print(
         "over {} hosts: t1 {:.3f} ms (each by itself, all at once), t2 {:.3f} ms (sums alone); a "
@@ -379,8 +405,8 @@ void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
 }  // namespace
 
 StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
-                          const data::Dataset& train) {
-  return StepMeasurement(flags, std::move(strategy), graph, train).run();
+                          const data::Dataset& train, TensorMemory* memory) {
+  return StepMeasurement(flags, std::move(strategy), graph, train).run(memory);
 }
 
 int bench_step(const StepFlags& flags) {
@@ -405,14 +431,15 @@ int bench_step(const StepFlags& flags) {
   if (starts_workers(flags.job))
     return run_as_workers("bench step", flags.job, num_workers_of(flags.job));
 
+  TensorMemory memory;  // before a strategy and its threads
   if (!in_step(flags, options)) {
-    const StepFigures figures = measure_out_of_step(flags, options, graph, train);
+    const StepFigures figures = measure_out_of_step(flags, options, graph, train, memory);
     const auto worker = job_of_this_process();
     if (worker->worker == 0) report(flags, worker->num_workers, figures);
     return 0;
   }
   Strategy strategy(options);
-  StepFigures figures = measure_steps(flags, strategy, graph, train);
+  StepFigures figures = measure_steps(flags, strategy, graph, train, &memory);
   if (has_over_hosts(flags, strategy.world()))
     figures.over_hosts =
         over_hosts(flags, strategy.options(), strategy.world(), figures, graph, train);

@@ -17,6 +17,8 @@ class Strategy;
 
 namespace tutti::cli {
 
+class TensorMemory;
+
 struct StepFlags {
   JobFlags job;
   int64_t steps = 200;
@@ -25,8 +27,10 @@ struct StepFlags {
   bool unfused = false;      ///< all-reduce, then an update on every replica
   bool by_autograd = false;  ///< layer by layer, not as planned
   std::string json;          ///< file; empty: none
+  /// Behind those that are timed: their memory is counted.
+  static constexpr int64_t kCountedSteps = 4;
   /// Steps that may meet a partial batch: those made before the clock starts are all whole.
-  int64_t drawn_steps() const { return preload ? 0 : warmup + steps; }
+  int64_t drawn_steps() const { return preload ? 0 : warmup + steps + kCountedSteps; }
 };
 
 /// How what is timed trains.
@@ -49,6 +53,15 @@ struct MedianStep {
   double data_ms = 0, compute_ms = 0, sync_ms = 0;  ///< in that order, one after another
 };
 
+/// Of the tensors that a step makes, all replicas of the process together, the most at one time:
+/// activations, gradients, what operators need meanwhile.
+struct StepMemory {
+  /// By which the process had grown at most, since before the model was made and beyond one copy of
+  /// its parameters, when the clock had stopped.
+  int64_t resident = 0;
+  int64_t planned = 0, by_autograd = 0;  ///< bytes; the same for a graph that is not planned
+};
+
 struct StepFigures {
   double images_per_second = 0;
   double step_ms_p50 = 0, step_ms_p99 = 0;
@@ -59,12 +72,14 @@ struct StepFigures {
   double loss = 0;                  ///< of the last step, over the global batch
   int64_t wire_bytes_per_step = 0;  ///< of gradients, that a replica sends
   int64_t gradient_bytes = 0;       ///< of one replica's
+  StepMemory memory;
   std::optional<OverHosts> over_hosts{};
 };
 
 /// Trains under `strategy` and measures. Collective over workers; all of them get the same loss.
+/// memory: for what a step's tensors take, made before the strategy; null: that is not counted.
 StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
-                          const data::Dataset& train);
+                          const data::Dataset& train, TensorMemory* memory);
 
 /// The command: checks, starts workers where needed, prints a table and a JSON line, writes --json.
 /// Besides Strategy's kinds it knows `independent`: each worker trains by itself on cores of its

@@ -1,55 +1,21 @@
-/// Memory that is read in no order: of a table's rows and of its index.
-///
-/// A processor has to look up where nearly every row's page lies; with pages of 2 MiB that is much
-/// less to look up. Thread rule: any.
+/// Memory that is read in no order: of a table's rows and of its index. Thread rule: any.
 #pragma once
-
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
+#include "tutti/base/detail/large_pages.h"
+
 namespace tutti::ps::detail {
 
-/// An allocator: not cleared, on a 64-byte line; in large pages where they fit and the system has
-/// some.
-template <class T>
-struct LargePages {
-  using value_type = T;
-
-  LargePages() = default;
-  template <class U>
-  explicit LargePages(const LargePages<U>&) {}
-
-  T* allocate(size_t count) {
-    const size_t bytes = rounded(count * sizeof(T));
-    void* const memory = std::aligned_alloc(unit_of(bytes), bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    if (bytes >= kPage) madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: it may well be refused
-    return static_cast<T*>(memory);
-  }
-  void deallocate(T* memory, size_t) noexcept { std::free(memory); }
-  bool operator==(const LargePages&) const = default;
-
-  /// What `bytes` take: whole lines, or pages.
-  static size_t rounded(size_t bytes) {
-    return (bytes + unit_of(bytes) - 1) / unit_of(bytes) * unit_of(bytes);
-  }
-
- private:
-  static constexpr size_t kLine = 64, kPage = size_t{2} << 20;
-
-  static size_t unit_of(size_t bytes) { return bytes < kPage ? kLine : kPage; }
-};
+using tutti::detail::LargePages;
 
 /// Slabs of one size, cut from blocks, and used again.
 class SlabPool : public std::enable_shared_from_this<SlabPool> {
@@ -94,7 +60,7 @@ class SlabPool : public std::enable_shared_from_this<SlabPool> {
   void grow() {
     constexpr size_t kMostBytes = size_t{64} << 20;
     const size_t wanted = std::min(num_slabs_ * slab_bytes_ / 8, kMostBytes);
-    const size_t count = std::max<size_t>(1, LargePages<std::byte>::rounded(wanted) / slab_bytes_);
+    const size_t count = std::max<size_t>(1, tutti::detail::rounded_to_pages(wanted) / slab_bytes_);
     free_.reserve(num_slabs_ + count);  // so that give_back() needs no memory
     blocks_.reserve(blocks_.size() + 1);
     const size_t bytes = count * slab_bytes_;
