@@ -15,7 +15,6 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +28,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
+#include "tutti/base/resident.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/image_folder.h"
@@ -214,22 +214,15 @@ Json measure_slow(const Setting& setting) {
 
 // ---- memory: what the loader keeps, of photos, beside its budget
 
-int64_t status_bytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with(field + ":")) return 1024 * std::stoll(line.substr(field.size() + 1));
-  throw Error(fmt::format("/proc/self/status has no {}", field));
-}
-
 Json measure_memory(const Setting& setting) {
   constexpr double kMiB = 1 << 20;
   const data::Dataset samples = photos(setting);
-  const int64_t before = status_bytes("VmRSS");
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins here
+  const int64_t before = resident_bytes();
+  forget_peak_resident();
   data::Loader loader({.workers = 2, .memory = setting.budget_mib << 20}, {.busy_cores = 0});
   // Steps as slow as a batch's making, so that the budget fills.
   load(loader, samples, 0, [](int64_t) { std::this_thread::sleep_for(Millis{100}); });
-  const int64_t resident = status_bytes("VmHWM") - before;
+  const int64_t resident = peak_resident_bytes() - before;
   return {{"bench", "input_memory"},
           {"budget_mib", setting.budget_mib},
           {"batches_mib", static_cast<double>(loader.report().peak_bytes) / kMiB},

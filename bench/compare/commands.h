@@ -7,6 +7,7 @@
 namespace tutti::bench {
 
 void add_compare(cli::Command& program);
+void add_scale(cli::Command& program);
 void add_all_reduce(cli::Command& program);
 void add_servers(cli::Command& program);
 

@@ -17,6 +17,7 @@
 
 #include "bench/compare/checkout.h"
 #include "bench/compare/contenders.h"
+#include "bench/compare/networks.h"
 
 namespace tutti::bench {
 using namespace cli;
@@ -30,14 +31,6 @@ using Field = std::map<std::string, std::unique_ptr<Contender>>;
 const std::string kThreads = "2 thread replicas";
 const std::string kProcesses = "2 process replicas";
 const std::string kOne = "1 replica";
-const std::string kDdp = "PyTorch DDP, Gloo";
-const std::string kOneProcess = "PyTorch, 2 threads";
-const std::string kSeparate = "PyTorch, 2 that never talk";
-const std::string kCompiled = "PyTorch compiled, 2 threads";
-const std::string kCompiledRanks = "PyTorch compiled, DeepSpeed";
-const std::string kJax = "JAX, 2 cores";
-const std::string kJaxDevices = "JAX, 2 devices";
-const std::string kJaxSeparate = "JAX, 2 that never talk";
 const std::string kIndependent = "ours, 2 that never talk";
 const std::string kPlain = "plain LibTorch";
 
@@ -46,48 +39,17 @@ std::unique_ptr<Contender> make(const std::string& name, const std::string& data
                                                          {kProcesses, "multi_worker"},
                                                          {kOne, "one_device"},
                                                          {kIndependent, "independent"}};
-  constexpr int kAll = kReplicas;
-  const std::map<std::string, PeerPlan> plans = {
-      {kDdp, {.mode = "ddp", .processes = kAll, .talk = true}},
-      {kOneProcess, {.mode = "alone", .threads = kAll}},
-      {kSeparate, {.mode = "alone", .processes = kAll}},
-      {kCompiled, {.program = "compiled_step.py", .mode = "alone", .threads = kAll}},
-      {kCompiledRanks,
-       {.program = "compiled_step.py",
-        .mode = "ranks",
-        .processes = kAll,
-        .talk = true,
-        .deepspeed = true}},
-      {kJax, {.program = "jax_step.py", .threads = kAll}},
-      {kJaxDevices, {.program = "jax_step.py", .threads = kAll, .devices = kAll}},
-      {kJaxSeparate, {.program = "jax_step.py", .processes = kAll}}};
   if (const auto ours = strategies.find(name); ours != strategies.end())
     return make_ours(ours->second, data);
-  if (const auto theirs = plans.find(name); theirs != plans.end())
+  if (const auto theirs = peer_plans().find(name); theirs != peer_plans().end())
     return make_peers(theirs->second, data);
   return make_plain_libtorch(data);
-}
-
-// What a contender needs besides PyTorch, and is left out without; empty where that is nothing.
-std::string package_of(const std::string& name) {
-  if (name.starts_with("JAX")) return "JAX";
-  return name == kCompiledRanks ? "DeepSpeed" : "";
 }
 
 std::vector<std::string> names_in(const Subject& subject) {
   std::set<std::string> names;
   for (const Claim& claim : subject.claims) names.insert({claim.ours, claim.theirs});
   return {names.begin(), names.end()};
-}
-
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  for (size_t at = 0; at <= list.size();) {
-    const size_t end = std::min(list.find(',', at), list.size());
-    words.push_back(list.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
 }
 
 // Steps that take about kTimedSeconds, by a short trial.
@@ -134,13 +96,12 @@ class Comparison {
       if (rates.contains(claim.theirs)) row(subject, claim, rates);
   }
 
-  void finish() const {
-    fmt::print("{}", lines_);
+  std::string finish() const {
     if (below_ > 0)
       fmt::print("{} of {} rows are below their bound\n", below_, rows_);
     else
       fmt::print("all {} bounds hold\n", rows_);
-    if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
+    return lines_;
   }
 
  private:
@@ -208,6 +169,16 @@ class Comparison {
 
 }  // namespace
 
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    words.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
   // One replica: "never slower".
   const Claim one{kOne, kPlain, 1.0, 1.0};
@@ -262,7 +233,8 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
     bool known = false;
     for (const Subject& subject : all)
       if (subject.model == model) chosen.push_back(subject), known = true;
-    const std::vector<std::string> names = {"mlp", "cnn", "wide"};
+    std::vector<std::string> names = network_names();
+    names.insert(names.end(), {"mlp", "cnn", "wide"});
     if (!known) throw UsageError("--models: " + unknown_message("model", model, names));
   }
   return chosen;
@@ -291,13 +263,31 @@ std::string python_with_torch() {
 int compare(const CompareFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (flags.all_reduce) return compare_all_reduce(flags);
-  const auto subjects = subjects_for(words_of(flags.models));
-  data::quickdraw(flags.data);
+  std::vector<Subject> subjects;
+  std::string named;  // of words_of() those that are networks
+  for (const std::string& model : words_of(flags.models)) {
+    if (!networks_named(model).empty()) {
+      named += (named.empty() ? "" : ",") + model;
+      continue;
+    }
+    const auto rows = subjects_for({model});
+    subjects.insert(subjects.end(), rows.begin(), rows.end());
+  }
+  if (!subjects.empty()) data::quickdraw(flags.data);
   python_with_torch();
-  Comparison comparison(flags);
-  comparison.head();
-  for (const Subject& subject : subjects) comparison.run(subject);
-  comparison.finish();
+  std::string lines;
+  const auto keep = [&](const std::string& more) {
+    lines += more;
+    if (!flags.json.empty()) write_file_atomically(flags.json, lines);
+  };
+  if (!subjects.empty()) {
+    Comparison comparison(flags);
+    comparison.head();
+    for (const Subject& subject : subjects) comparison.run(subject);
+    keep(comparison.finish());
+  }
+  if (!named.empty()) compare_networks(networks_in(named), flags, keep);
+  fmt::print("{}", lines);
   return 0;
 }
 

@@ -17,9 +17,11 @@ struct CompareFlags {
   std::string data = "examples/data/quickdraw";
   std::string models = "mlp,cnn,wide";
   int64_t rounds = 5;
-  int64_t steps = 0;        ///< timed steps of each measurement; 0: as many as take 1.5 s
-  bool quick = false;       ///< a few steps, one round: does it still run?
-  bool all_reduce = false;  ///< collectives against those of others instead of steps
+  int64_t steps = 0;           ///< timed steps of each measurement; 0: as many as take 1.5 s
+  int64_t checked_steps = 50;  ///< of networks: after so many losses must be equal
+  bool quick = false;          ///< a few steps, one round: does it still run?
+  bool all_reduce = false;     ///< collectives against those of others instead of steps
+  std::string ranks = "2,4";   ///< of all_reduce
   std::string json;
 };
 
@@ -35,6 +37,9 @@ struct Subject {
   int64_t batch = 64;  ///< of one replica; two replicas train
   std::vector<Claim> claims;
 };
+
+/// What stands between the commas.
+std::vector<std::string> words_of(const std::string& list);
 
 /// The design's rows for these models. UsageError for an unknown model.
 std::vector<Subject> subjects_for(const std::vector<std::string>& models);
@@ -60,7 +65,7 @@ Times best_of(const std::vector<Times>& peers);
 /// Prints the rows as they come; they are returned as lines of JSON.
 std::string compare_collective(const CollectiveComparison& what, CollectivePeers& peers);
 
-/// `--all-reduce`: all collectives of shm and tcp with 2 and 4 ranks.
+/// `--all-reduce`: all collectives of shm and tcp, with each of these numbers of ranks.
 int compare_all_reduce(const CompareFlags& flags);
 
 /// The Python of .venv. UsageError when it has no torch.

@@ -14,6 +14,7 @@
 #include "tutti/cli/bench/exercise.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
+#include "tutti/cli/checks.h"
 
 #include "bench/compare/checkout.h"
 #include "bench/compare/compare.h"
@@ -218,6 +219,7 @@ std::string compare_collective(const CollectiveComparison& what, CollectivePeers
 }
 
 int compare_all_reduce(const CompareFlags& flags) {
+  const auto counts = parse_numbers("--ranks", flags.ranks, 2, 64);
   CollectivePeers peers;
   const std::vector<int64_t> sizes =
       flags.quick ? std::vector<int64_t>{kKilo, kMega}
@@ -225,12 +227,12 @@ int compare_all_reduce(const CompareFlags& flags) {
                                          4 * kMega, 16 * kMega, 64 * kMega, 256 * kMega};
   std::string lines;
   for (const std::string engine : {"shm", "tcp"})
-    for (const int ranks : {2, 4})
+    for (const int64_t ranks : counts)
       for (const std::string& collective : measured_collectives()) {
-        const bool small_run = flags.quick && ranks != 2;
+        const bool small_run = flags.quick && ranks != counts.front();
         if (small_run) continue;
         lines += compare_collective({.engine = engine,
-                                     .ranks = ranks,
+                                     .ranks = static_cast<int>(ranks),
                                      .collective = collective_named(collective),
                                      .bytes = sizes,
                                      .rounds = flags.quick ? 1 : flags.rounds,

@@ -1,5 +1,6 @@
 // tutti_bench compare and all-reduce: their flags.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "bench/compare/commands.h"
 #include "bench/compare/compare.h"
+#include "bench/compare/networks.h"
 
 namespace tutti::bench {
 using namespace cli;
@@ -29,7 +31,10 @@ const std::vector<NeededBy<CompareFlags>>& needs_of_comparisons() {
       {"--data", of_steps, kOfSteps},
       {"--models", of_steps, kOfSteps},
       {"--steps", of_steps, kOfSteps},
-      {"--rounds", [](const CompareFlags& flags) { return !flags.quick; }, "--quick is one round"}};
+      {"--ranks", [](const CompareFlags& flags) { return flags.all_reduce; },
+       "it is of --all-reduce; steps are those of two replicas, tutti_bench scale has more"},
+      {"--rounds", [](const CompareFlags& flags) { return !flags.quick; }, "--quick is one round"},
+      {"--checked-steps", of_steps, kOfSteps}};
   return rows;
 }
 
@@ -66,10 +71,16 @@ void add_compare(Command& program) {
   auto flags = std::make_shared<CompareFlags>();
   Command& command = program.command("compare", "The same work in PyTorch, JAX and here, in turn");
   command.add("--data", "DIR", &flags->data, "Folder of doodles");
-  command.add("--models", "NAME,...", &flags->models, "Of mlp, cnn, wide");
+  command.add("--models", "NAME,...", &flags->models,
+              fmt::format("Of mlp, cnn, wide, {}", fmt::join(network_names(), ", ")));
   command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
   command.add("--steps", "K", &flags->steps, whole_number(1, kMostSteps),
               "Timed steps (default: what takes 1.5 s)");
+  command.add("--checked-steps", "K", &flags->checked_steps, whole_number(1, kMostSteps),
+              "Of networks: after so many steps losses must be equal (default: 50)");
+  command.add("--ranks", "N,N,...", &flags->ranks,
+              "Of --all-reduce: how many, one after another, 2 to 64; "
+              "those without a core of their own share cores");
   command.flag("--quick", &flags->quick, "A few steps, one round: does it still run?");
   command.flag("--all-reduce", &flags->all_reduce,
                "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
@@ -77,16 +88,48 @@ void add_compare(Command& program) {
   command.add("--json", "FILE", &flags->json, some_name(),
               "File for the figures, a JSON object a line");
   command.footer =
+      "mlp, cnn and wide are of doodles: samples a second, a row for each peer. The others are "
+      "networks on\nsamples drawn once, in memory on both sides: resnet18 and resnet50 of photos "
+      "(64 or 224 a side), vit,\ngpt (4 blocks of 128 features and 64 tokens, 6 of 384 and 256), "
+      "lstm (2 layers of 256 units), dlrm (26\nsparse tables), unet. There the median step of two "
+      "threads and of two processes stands beside the best\nof all peers in each round, beside two "
+      "of ours that never talk, and its peak memory beside eager's. All\nbegin with equal weights, "
+      "and after 50 steps must have the same loss within 5 %, or OTHER WORK is said.\n\n"
       "Peers are installed by tools/setup --bench; without PyTorch nothing is compared, the others "
-      "are left out by name.\n\n"
+      "are left out\nby name, and so is what a peer cannot do (PyTorch compiles no lstm and no "
+      "sparse table).\n\n"
       "Examples:\n"
       "  tutti_bench compare\n"
       "  tutti_bench compare --models mlp --rounds 9 --json compare.json\n"
-      "  tutti_bench compare --all-reduce";
+      "  tutti_bench compare --models resnet18@64,gpt,lstm --rounds 3\n"
+      "  tutti_bench compare --all-reduce --ranks 2,4,8,16";
   command.action = [&command, flags] {
     refuse_idle(command.typed(), *flags, needs_of_comparisons());
     return compare(*flags);
   };
+}
+
+void add_scale(Command& program) {
+  auto flags = std::make_shared<ScaleNetworksFlags>();
+  Command& command =
+      program.command("scale", "Steps of networks by number of replicas, beside their limit");
+  command.add("--models", "NAME,...", &flags->models,
+              fmt::format("Of {}", fmt::join(network_names(), ", ")));
+  command.add("--replicas", "N,N,...", &flags->replicas,
+              "How many, one after another; each has a core of its own");
+  command.add("--rounds", "R", &flags->rounds, whole_number(1, 1000), "Medians of so many rounds");
+  command.add("--steps", "K", &flags->steps, whole_number(1, kMostSteps),
+              "Timed steps (default: what takes 1.5 s)");
+  command.add("--json", "FILE", &flags->json, some_name(),
+              "File for the figures, a JSON object a line");
+  command.footer =
+      "Each replica has the samples that one of two has in `tutti_bench compare`. Shares are the "
+      "median step of as\nmany that never talk, over that of threads and of processes: 1 is a "
+      "step that costs nothing to\nsynchronise. For mlp, cnn and wide: tutti bench scale.\n\n"
+      "Examples:\n"
+      "  tutti_bench scale --models gpt4x128 --replicas 1,2\n"
+      "  tutti_bench scale --models resnet18@64,gpt,lstm --replicas 1,2,4,8,16 --json scale.json";
+  command.action = [flags] { return scale_networks(*flags); };
 }
 
 void add_all_reduce(Command& program) {

@@ -6,7 +6,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/bench/child.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/timing.h"
 
@@ -53,59 +52,33 @@ std::string core_list(int first, int count) {
   return fmt::format("{}", fmt::join(cores.begin() + first, cores.begin() + first + count, ","));
 }
 
-// Processes of a program of bench/peer that stay and wait for trials.
 class Peers final : public Contender {
  public:
-  Peers(PeerPlan plan, const std::string& data) : plan_(std::move(plan)) {
-    const std::vector<std::string> environment = {
-        fmt::format("OMP_NUM_THREADS={}", plan_.threads), "OMP_PROC_BIND=true",
-        "TORCHINDUCTOR_CACHE_DIR=" + (peers_folder() / "inductor").string()};
-    for (int rank = 0; rank < plan_.processes; ++rank)
-      children_.emplace_back(command_of(rank, data), environment);
-    for (Child& child : children_) child.hear(kStartLimit);  // it has imported torch
-  }
+  Peers(const PeerPlan& plan, const std::string& data) : processes_(plan, data) {}
 
-  int64_t batch_of_each(const Trial& trial) const { return trial.batch * plan_.threads; }
+  int64_t batch_of_each(const Trial& trial) const {
+    return trial.batch * processes_.plan().threads;
+  }
   int64_t step_images(const Trial& trial) const override {
-    return batch_of_each(trial) * plan_.processes;
+    return batch_of_each(trial) * processes_.plan().processes;
   }
 
   double images_per_second(const Trial& trial) override {
-    const Json command = {{"model", trial.model},
-                          {"batch", batch_of_each(trial)},
-                          {"steps", trial.steps},
-                          {"warmup", trial.warmup}};
-    for (Child& child : children_) child.say(command.dump());
     double total = 0, slowest = 0;
-    for (Child& child : children_) {
-      const double rate =
-          parse_json(child.hear(kProgramLimit)).at("images_per_second").get<double>();
+    for (const Json& answer : processes_.answers({{"model", trial.model},
+                                                  {"batch", batch_of_each(trial)},
+                                                  {"steps", trial.steps},
+                                                  {"warmup", trial.warmup}})) {
+      const double rate = answer.at("images_per_second").get<double>();
       total += rate;
       slowest = slowest == 0 ? rate : std::min(slowest, rate);
     }
     // Ranks that wait for each other are as fast as the slowest of them.
-    return plan_.talk ? slowest * plan_.processes : total;
+    return processes_.plan().talk ? slowest * processes_.plan().processes : total;
   }
 
  private:
-  std::vector<std::string> command_of(int rank, const std::string& data) const {
-    std::vector<std::string> command = {
-        python_with_torch(), (checkout() / "bench/peer" / plan_.program).string(), "--data", data,
-        "--cores",           core_list(rank * plan_.threads, plan_.threads)};
-    if (!plan_.mode.empty())
-      command.insert(command.end(), {"--threads", std::to_string(plan_.threads), plan_.mode});
-    if (plan_.talk)
-      command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
-                                     std::to_string(plan_.processes), "--store", store_.path()});
-    if (plan_.devices > 1)
-      command.insert(command.end(), {"--devices", std::to_string(plan_.devices)});
-    if (plan_.deepspeed) command.insert(command.end(), {"--deepspeed", deepspeed_library()});
-    return command;
-  }
-
-  PeerPlan plan_;
-  ScratchFile store_;  // through which ranks meet
-  std::vector<Child> children_;
+  PeerProcesses processes_;
 };
 
 class PlainLibTorch final : public Contender {
@@ -130,6 +103,61 @@ class PlainLibTorch final : public Contender {
 };
 
 }  // namespace
+
+const std::map<std::string, PeerPlan>& peer_plans() {
+  constexpr int kAll = kReplicas;
+  static const std::map<std::string, PeerPlan> plans = {
+      {kDdp, {.mode = "ddp", .processes = kAll, .talk = true}},
+      {kOneProcess, {.mode = "alone", .threads = kAll}},
+      {kSeparate, {.mode = "alone", .processes = kAll}},
+      {kCompiled, {.program = "compiled_step.py", .mode = "alone", .threads = kAll}},
+      {kCompiledRanks,
+       {.program = "compiled_step.py",
+        .mode = "ranks",
+        .processes = kAll,
+        .talk = true,
+        .deepspeed = true}},
+      {kJax, {.program = "jax_step.py", .threads = kAll}},
+      {kJaxDevices, {.program = "jax_step.py", .threads = kAll, .devices = kAll}},
+      {kJaxSeparate, {.program = "jax_step.py", .processes = kAll}}};
+  return plans;
+}
+
+std::string package_of(const std::string& name) {
+  if (name.starts_with("JAX")) return "JAX";
+  return name == kCompiledRanks ? "DeepSpeed" : "";
+}
+
+PeerProcesses::PeerProcesses(PeerPlan plan, const std::string& data) : plan_(std::move(plan)) {
+  const std::vector<std::string> environment = {
+      fmt::format("OMP_NUM_THREADS={}", plan_.threads), "OMP_PROC_BIND=true",
+      "TORCHINDUCTOR_CACHE_DIR=" + (peers_folder() / "inductor").string()};
+  for (int rank = 0; rank < plan_.processes; ++rank)
+    children_.emplace_back(command_of(rank, data), environment);
+  for (Child& child : children_) child.hear(kStartLimit);  // it has imported torch
+}
+
+std::vector<Json> PeerProcesses::answers(const Json& command) {
+  for (Child& child : children_) child.say(command.dump());
+  std::vector<Json> answers;
+  for (Child& child : children_) answers.push_back(parse_json(child.hear(kProgramLimit)));
+  return answers;
+}
+
+std::vector<std::string> PeerProcesses::command_of(int rank, const std::string& data) const {
+  std::vector<std::string> command = {
+      python_with_torch(), (checkout() / "bench/peer" / plan_.program).string(), "--data", data,
+      "--cores",           core_list(rank * plan_.threads, plan_.threads)};
+  if (!plan_.mode.empty())
+    command.insert(command.end(), {"--threads", std::to_string(plan_.threads), plan_.mode});
+  if (plan_.talk)
+    command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
+                                   std::to_string(plan_.processes), "--store", store_.path()});
+  if (plan_.devices > 1)
+    command.insert(command.end(), {"--devices", std::to_string(plan_.devices)});
+  if (plan_.deepspeed) command.insert(command.end(), {"--deepspeed", deepspeed_library()});
+  return command;
+}
 
 std::unique_ptr<Contender> make_ours(const std::string& strategy, const std::string& data) {
   return std::make_unique<Ours>(strategy, data);

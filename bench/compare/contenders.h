@@ -3,8 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "tutti/base/json.h"
+#include "tutti/cli/bench/child.h"
+
+#include "bench/compare/checkout.h"
 
 namespace tutti::bench {
 
@@ -40,7 +47,39 @@ struct PeerPlan {
   bool deepspeed = false;  ///< and add through DeepSpeed's shared memory
   int devices = 1;         ///< of each, which share its threads (JAX)
 };
-/// They stay and wait for the next trial. Throws Error when they do not start.
+
+inline const std::string kDdp = "PyTorch DDP, Gloo";
+inline const std::string kOneProcess = "PyTorch, 2 threads";
+inline const std::string kSeparate = "PyTorch, 2 that never talk";
+inline const std::string kCompiled = "PyTorch compiled, 2 threads";
+inline const std::string kCompiledRanks = "PyTorch compiled, DeepSpeed";
+inline const std::string kJax = "JAX, 2 cores";
+inline const std::string kJaxDevices = "JAX, 2 devices";
+inline const std::string kJaxSeparate = "JAX, 2 that never talk";
+
+/// All of them, by name.
+const std::map<std::string, PeerPlan>& peer_plans();
+
+/// What a peer needs besides PyTorch, and is left out without; empty where that is nothing.
+std::string package_of(const std::string& name);
+
+/// The processes of a plan, which stay and wait for commands as peer/talk.py has them.
+class PeerProcesses {
+ public:
+  /// Throws Error when they do not start.
+  PeerProcesses(PeerPlan plan, const std::string& data);
+  /// Of each process. Throws Error when one ends.
+  std::vector<Json> answers(const Json& command);
+  const PeerPlan& plan() const noexcept { return plan_; }
+
+ private:
+  std::vector<std::string> command_of(int rank, const std::string& data) const;
+
+  PeerPlan plan_;
+  ScratchFile store_;  // through which ranks meet
+  std::vector<cli::Child> children_;
+};
+
 std::unique_ptr<Contender> make_peers(const PeerPlan& plan, const std::string& data);
 /// One replica in plain LibTorch with torch::optim (bench/plain_libtorch.cpp).
 std::unique_ptr<Contender> make_plain_libtorch(const std::string& data);

@@ -12,10 +12,12 @@ int main(int argc, char** argv) {
   program.footer =
       "Examples:\n"
       "  tutti_bench compare --models mlp --rounds 9 --json compare.json\n"
+      "  tutti_bench scale --models gpt4x128 --replicas 1,2\n"
       "  tutti_bench all-reduce --engine tcp --ranks 2\n"
       "  tutti_bench servers --servers 1 --workers 2 --bytes 64M\n\n"
       "Exit codes: those of tutti.";
   tutti::bench::add_compare(program);
+  tutti::bench::add_scale(program);
   tutti::bench::add_all_reduce(program);
   tutti::bench::add_servers(program);
   program.when_parsed = tutti::check_environment;

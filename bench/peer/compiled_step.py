@@ -32,11 +32,9 @@ if arguments.cores:  # before torch makes its threads
 import torch  # noqa: E402
 import torch._inductor.config as inductor  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
 
 import deepspeed_shm  # noqa: E402
-import doodles  # noqa: E402
-import models  # noqa: E402
+import networks  # noqa: E402
 import talk  # noqa: E402
 
 inductor.cpp_wrapper = True  # no Python between kernels
@@ -69,31 +67,54 @@ class Trainer:
     def __init__(self, name, batch):
         torch.compiler.set_stance("default")
         torch._dynamo.reset()
-        self.model = models.make_model(name).requires_grad_(False)
-        self.batches = doodles.batches(arguments.data, batch, arguments.rank, arguments.ranks,
-                                       talk.PRELOADED)
-        if name == "cnn":
+        network = networks.NETWORKS[name]
+        if network.not_compiled:
+            raise talk.LeftOut(network.not_compiled)
+        self.model = networks.make_model(name).requires_grad_(False)
+        self.crossentropy = network.loss
+        self.batches = networks.batches(name, arguments.data, batch, arguments.rank, arguments.ranks)
+        if network.images:
             self.model = self.model.to(memory_format=LAST)
             self.batches = [(x.contiguous(memory_format=LAST), y) for x, y in self.batches]
         self.names, self.parameters = map(list, zip(*self.model.named_parameters()))
+        self.buffers = dict(self.model.named_buffers())  # statistics of batch norms
         self.step = self.one_graph() if arguments.mode == "alone" else self.two_graphs()
-        self.last_loss = None
+        self.last_loss, self.number = None, 0
+        first = [tensor.clone() for tensor in (*self.parameters, *self.buffers.values())]
         self.train(3)
         # The tensors stay the same from here on: what was compiled need not be checked against them.
         torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
+        self.begin_again(first)
+
+    def begin_again(self, first):
+        """With the first weights, and an optimizer that knows nothing."""
+        for tensor, value in zip((*self.parameters, *self.buffers.values()), first):
+            tensor.copy_(value)
+        for tensor in self.optimizer_state:
+            tensor.zero_()
+        self.number = 0
 
     def loss_of(self, parameters, x, y):
-        outputs = torch.func.functional_call(self.model, dict(zip(self.names, parameters)), (x,))
-        return nn.functional.cross_entropy(outputs, y)
+        """And the buffers behind the pass."""
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        outputs = torch.func.functional_call(self.model, dict(zip(self.names, parameters)) | buffers, (x,))
+        return self.crossentropy(outputs, y), list(buffers.values())
+
+    def differentiate(self, parameters, x, y):
+        gradients, (loss, buffers) = torch.func.grad_and_value(self.loss_of, has_aux=True)(parameters, x, y)
+        for buffer, value in zip(self.buffers.values(), buffers):
+            buffer.copy_(value)
+        return gradients, loss
 
     def one_graph(self):
         state = [self.parameters, zeros_like_each(self.parameters), zeros_like_each(self.parameters),
                  torch.zeros(())]
+        self.optimizer_state = [*state[1], *state[2], state[3]]
 
         @compiled
         def step(state, x, y):
             parameters, means, squares, steps = state
-            gradients, loss = torch.func.grad_and_value(self.loss_of)(parameters, x, y)
+            gradients, loss = self.differentiate(parameters, x, y)
             adam(parameters, gradients, means, squares, steps)
             return loss
 
@@ -106,10 +127,11 @@ class Trainer:
         gradients, means, squares = (torch.zeros_like(parameters) for _ in range(3))
         steps = torch.zeros(())
         views, gradient_views = self.views_of(parameters), self.views_of(gradients)
+        self.parameters, self.optimizer_state = views, [means, squares, steps]
 
         @compiled
         def differentiate(views, gradient_views, x, y):
-            found, loss = torch.func.grad_and_value(self.loss_of)(views, x, y)
+            found, loss = self.differentiate(views, x, y)
             for view, gradient in zip(gradient_views, found):
                 view.copy_(gradient)
             return loss
@@ -133,8 +155,9 @@ class Trainer:
 
     def train(self, steps):
         step, batches = self.step, self.batches
-        for number in range(steps):
+        for number in range(self.number, self.number + steps):
             self.last_loss = step(*batches[number % len(batches)])
+        self.number += steps
         return steps
 
     def loss(self):

@@ -43,10 +43,10 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """That of `tutti train gpt`, with the head's weight that of the tokens."""
 
-    def __init__(self, letters, layers=4, features=256, heads=4):
+    def __init__(self, letters, layers=4, features=256, heads=4, context=GPT_CONTEXT):
         super().__init__()
         self.tokens = nn.Embedding(letters, features)
-        self.positions = nn.Parameter(0.02 * torch.randn(GPT_CONTEXT, features))
+        self.positions = nn.Parameter(0.02 * torch.randn(context, features))
         self.blocks = nn.Sequential(*(Block(features, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(features)
         nn.init.normal_(self.tokens.weight, std=0.02)

@@ -10,7 +10,6 @@ Each model is trained in the fastest of its settings (memory format of convoluti
 buckets), which a short trial finds and each answer says. Commands and answers are those of talk.py.
 """
 import argparse
-import itertools
 import os
 import time
 
@@ -36,65 +35,78 @@ import torch  # noqa: E402
 import torch.distributed  # noqa: E402
 from torch import nn  # noqa: E402
 
-import doodles  # noqa: E402
-import models  # noqa: E402
+import networks  # noqa: E402
 import talk  # noqa: E402
 
 
-FORMATS = {"cnn": (torch.channels_last, torch.contiguous_format)}
+FORMATS = (torch.channels_last, torch.contiguous_format)  # of networks for images
 BUCKETS = (25, 1, 2, 5, 100)  # MB, of ddp; the first is DDP's own
 TRIAL_STEPS = 20
+TRIAL_SECONDS = 1.0  # and as many steps at most, one at least
+
+
+def slowest(seconds):
+    """Of all ranks."""
+    taken = torch.tensor([seconds])
+    if arguments.mode == "ddp":
+        torch.distributed.all_reduce(taken, torch.distributed.ReduceOp.MAX)
+    return taken.item()
 
 
 class Training:
     """A model and its optimizer in one setting."""
 
     def __init__(self, name, batches, memory_format, bucket_mb):
-        self.model = models.make_model(name).to(memory_format=memory_format)
+        network = networks.NETWORKS[name]
+        self.batches = [(x.contiguous(memory_format=memory_format), y) for x, y in batches]
+        self.memory_before = talk.memory_before()
+        self.model = networks.make_model(name).to(memory_format=memory_format)
         if arguments.mode == "ddp":
             self.model = nn.parallel.DistributedDataParallel(
-                self.model, gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=bucket_mb)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
-        self.batches = [(x.contiguous(memory_format=memory_format), y) for x, y in batches]
+                self.model, gradient_as_bucket_view=True, static_graph=not network.sparse, bucket_cap_mb=bucket_mb)
+        self.loss_of = network.loss
+        self.optimizer = network.optimizer(self.model)
         self.words = f"{memory_format}" + (f", buckets of {bucket_mb} MB" if bucket_mb else "")
-        self.last_loss = None
+        self.last_loss, self.number = None, 0
 
     def train(self, steps):
-        model, optimizer, batches = self.model, self.optimizer, self.batches
-        for step in range(steps):
+        model, loss_of, optimizer, batches = self.model, self.loss_of, self.optimizer, self.batches
+        for step in range(self.number, self.number + steps):
             x, y = batches[step % len(batches)]
             optimizer.zero_grad(set_to_none=True)
-            self.last_loss = nn.functional.cross_entropy(model(x), y)
+            self.last_loss = loss_of(model(x), y)
             self.last_loss.backward()
             optimizer.step()
+        self.number += steps
         return steps
 
-    def seconds(self):
-        """Of TRIAL_STEPS: of the slowest rank."""
+    def seconds(self, steps):
         begin = time.perf_counter()
-        self.train(TRIAL_STEPS)
-        taken = torch.tensor([time.perf_counter() - begin])
-        if arguments.mode == "ddp":
-            torch.distributed.all_reduce(taken, torch.distributed.ReduceOp.MAX)
-        return taken.item()
+        self.train(steps)
+        return slowest(time.perf_counter() - begin)
+
+
+def fastest(name, batches, settings):
+    if len(settings) == 1:
+        return settings[0]
+    tried = [Training(name, batches, *setting) for setting in settings]
+    longest = max(training.seconds(1) for training in tried)  # the first is warm-up
+    steps = max(1, min(TRIAL_STEPS, int(TRIAL_SECONDS / longest)))
+    times = [[training.seconds(steps) for training in tried] for _ in range(4)][1:]
+    sums = [sum(of_one) for of_one in zip(*times)]
+    return settings[sums.index(min(sums))]
 
 
 class Trainer:
     """The training of a model that is the fastest, kept between commands."""
 
     def __init__(self, name, batch):
-        batches = doodles.batches(arguments.data, batch, arguments.rank, arguments.ranks,
-                                  talk.PRELOADED)
-        settings = list(itertools.product(FORMATS.get(name, (torch.contiguous_format,)),
-                                          BUCKETS if arguments.mode == "ddp" else (None,)))
-        best = settings[0]
-        if len(settings) > 1:
-            tried = [Training(name, batches, *setting) for setting in settings]
-            times = [[training.seconds() for training in tried] for _ in range(4)][1:]  # the first is warm-up
-            sums = [sum(of_one) for of_one in zip(*times)]
-            best = settings[sums.index(min(sums))]
-        self.training = Training(name, batches, *best)
-        self.words = self.training.words
+        batches = networks.batches(name, arguments.data, batch, arguments.rank, arguments.ranks)
+        formats = FORMATS if networks.NETWORKS[name].images else FORMATS[1:]
+        buckets = BUCKETS if arguments.mode == "ddp" else (None,)
+        best_format, _ = fastest(name, batches, [(memory_format, buckets[0]) for memory_format in formats])
+        self.training = Training(name, batches, *fastest(name, batches, [(best_format, bucket) for bucket in buckets]))
+        self.words, self.memory_before = self.training.words, self.training.memory_before
 
     def train(self, steps):
         return self.training.train(steps)

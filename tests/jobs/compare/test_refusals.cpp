@@ -12,6 +12,7 @@ using Words = std::vector<std::string>;
 void run(const Words& words) {
   cli::Command program("tutti_bench");
   add_compare(program);
+  add_scale(program);
   add_all_reduce(program);
   add_servers(program);
   cli::parse(program, words);
@@ -33,6 +34,13 @@ TEST(BenchCommands, RefuseBadInput) {
       {{"servers", "--rows", "8000"}, "--keys: 4096 of each of 2 workers"},
       {{"servers", "--json", "/not/there/x"}, "/not/there/x"},
       {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
+      {{"compare", "--models", "resnet19"}, "did you mean \"resnet18\"?"},
+      {{"compare", "--ranks", "2"}, "it is of --all-reduce"},
+      {{"compare", "--all-reduce", "--ranks", "1"}, "--ranks"},
+      {{"scale", "--models", "mlp"}, "\"mlp\""},
+      {{"scale", "--models", "lstn"}, "did you mean \"lstm\"?"},
+      {{"scale", "--replicas", "1,4096"}, "need a core each"},
+      {{"scale", "--replicas", "0"}, "--replicas"},
       {{"compare", "--rounds", "0"}, "--rounds"},
       {{"compare", "--json", ""}, "--json"},
       {{"compare", "--all-reduce", "--models", "mlp"}, "--models mlp: "},
@@ -49,7 +57,7 @@ TEST(BenchCommands, RefuseBadInput) {
 }
 
 TEST(BenchCommands, ShowExamples) {
-  for (const char* name : {"compare", "all-reduce", "servers"}) {
+  for (const char* name : {"compare", "scale", "all-reduce", "servers"}) {
     testing::internal::CaptureStdout();
     run({name, "--help"});
     EXPECT_THAT(testing::internal::GetCapturedStdout(),
