@@ -53,7 +53,7 @@ bench:  ## compare with PyTorch on this machine (installs the peers first)
 	$(CONFIGURE) --preset release
 	cmake --build --preset bench --parallel $(JOBS)
 	cmake --build --preset release --parallel $(JOBS) --target test_compare
-	TUTTI_TEST_PEERS=1 build/bin/test_compare --gtest_filter='BesidePeers.*'
+	TUTTI_TEST_PEERS=1 build/bin/test_compare --gtest_filter='*BesidePeers.*'
 	build/bin/tutti_bench compare --data examples/data/quickdraw
 
 python: setup  ## install backend "tutti" for PyTorch into .venv (tools/setup --bench puts torch there)

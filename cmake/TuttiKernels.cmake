@@ -13,8 +13,9 @@ function(tutti_kernel_variants module)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     list(APPEND variants avx2 avx512)
   endif()
-  # F16C stands with AVX2 on every CPU that has it; cpu_variant.cpp asks for both.
-  set(flags_avx2 -mavx2 -mf16c)
+  # F16C and FMA stand with AVX2 on every CPU that has it; cpu_variant.cpp asks for all. Without
+  # contraction (below) FMA changes nothing.
+  set(flags_avx2 -mavx2 -mf16c -mfma)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
       -mprefer-vector-width=512)
   foreach(variant IN LISTS variants)

@@ -1,5 +1,7 @@
 // Every benchmark of `tutti bench` for a few steps, so that none rots: figures are there, not how
 // good.
+#include <stdexcept>
+
 #include "tutti/base/host.h"
 
 #include "tests/jobs/command_line/bench.h"
@@ -7,50 +9,57 @@
 namespace tutti::test {
 namespace {
 
+// The line that `bench step` writes of a batch of 128 for two replicas.
+json step_line(const std::string& strategy, const Words& more) {
+  const TempFolder folder;
+  const auto result =
+      bench(words_of("step --replicas 2 --batch-size 128") +
+            Words{"--data", kDoodles, "--json", folder / "f.json", "--strategy", strategy} + more);
+  if (result.exit_code != 0) throw std::runtime_error(strategy + result.err);
+  const auto lines = lines_of(folder / "f.json");
+  EXPECT_EQ(lines.size(), 1u);
+  const json& line = lines.at(0);
+  EXPECT_EQ(line.at("bench"), "step");
+  EXPECT_EQ(line.at("strategy"), strategy);
+  EXPECT_EQ(line.at("replicas"), 2);
+  EXPECT_EQ(line.at("global_batch"), 128);
+  for (const char* name : {"images_per_second", "step_ms_p50", "step_ms_p99", "compute_ms",
+                           "sync_ms", "data_ms", "loss"})
+    EXPECT_GT(line.at(name).get<double>(), 0) << strategy << name;
+  // Parts of one step, which replicas that take turns end together.
+  const json& median = line.at("median_step");
+  EXPECT_LE(median.at("data_ms").get<double>() + median.at("compute_ms").get<double>() +
+                median.at("sync_ms").get<double>(),
+            median.at("step_ms").get<double>() + 1e-6);
+  EXPECT_LE(median.at("step_ms"), line.at("step_ms_p50"));
+  EXPECT_LT(line.at("loss").get<double>(), 3.0) << "about log(10) at the start";
+  EXPECT_THAT(result.out, HasSubstr(get_bytes(folder / "f.json"))) << "the same line";
+  return line;
+}
+
+// Without --preload the others do in StepGivesTheSameLossUnderEachStrategy.
 TEST(BenchSmoke, StepUnderEachStrategy) {
-  for (const char* line : {"one_device", "mirrored", "central_storage", "multi_worker",
-                           "independent", "parameter_server", "parameter_server --staleness inf"})
-    for (const bool preload : {false, true}) {
-      const Words how = words_of(line);
-      const std::string& strategy = how[0];
-      const TempFolder folder;
-      Words words =
-          words_of("step --model mlp --replicas 2 --batch-size 128 --steps 6 --warmup 2") +
-          Words{"--data", kDoodles, "--json", folder / "f.json", "--strategy"} + how;
-      if (preload) words.push_back("--preload");
-      const auto result = bench(words);
-      ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
-      const auto lines = lines_of(folder / "f.json");
-      ASSERT_EQ(lines.size(), 1u);
-      const json& line = lines[0];
-      EXPECT_EQ(line.at("bench"), "step");
-      EXPECT_EQ(line.at("model"), "mlp");
-      EXPECT_EQ(line.at("strategy"), strategy);
-      EXPECT_EQ(line.at("replicas"), 2);
-      EXPECT_EQ(line.at("global_batch"), 128);
-      for (const char* name : {"images_per_second", "step_ms_p50", "step_ms_p99", "compute_ms",
-                               "sync_ms", "data_ms", "loss"})
-        EXPECT_GT(line.at(name).get<double>(), 0) << strategy << name;
-      // Parts of one step, which replicas that take turns end together.
-      const json& median = line.at("median_step");
-      EXPECT_LE(median.at("data_ms").get<double>() + median.at("compute_ms").get<double>() +
-                    median.at("sync_ms").get<double>(),
-                median.at("step_ms").get<double>() + 1e-6);
-      EXPECT_LE(median.at("step_ms"), line.at("step_ms_p50"));
-      EXPECT_LT(line.at("loss").get<double>(), 3.0) << "about log(10) at the start";
-      EXPECT_THAT(result.out, HasSubstr(get_bytes(folder / "f.json"))) << "the same line";
-    }
+  const Words few = words_of("--model mlp --steps 6 --warmup 2"), free = {"--staleness", "inf"};
+  for (const char* strategy : {"one_device", "mirrored", "central_storage", "multi_worker",
+                               "independent", "parameter_server"}) {
+    const json line = step_line(strategy, few + Words{"--preload"});
+    EXPECT_EQ(line.at("model"), "mlp");
+    // Of a replica at least the gradient of its largest weight.
+    const json& memory = line.at("memory");
+    for (const char* name : {"planned_bytes", "by_autograd_bytes"})
+      EXPECT_GE(memory.at(name).get<int64_t>(), 4 * 784 * 128) << strategy << name;
+    EXPECT_TRUE(memory.at("resident_bytes").is_number_integer());
+  }
+  step_line("parameter_server", few + free + Words{"--preload"});
+  step_line("parameter_server", few + free);
+  step_line("independent", few);
 }
 
 TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
   const auto loss = [](const std::string& strategy, bool unfused) {
-    const TempFolder folder;
-    Words words = words_of("step --model cnn --replicas 2 --threads 1 --steps 3 --warmup 1") +
-                  Words{"--strategy", strategy, "--data", kDoodles, "--json", folder / "f.json"};
-    if (unfused) words.push_back("--unfused");
-    const auto result = bench(words);
-    EXPECT_EQ(result.exit_code, 0) << strategy << result.err;
-    return lines_of(folder / "f.json").at(0).at("loss").get<double>();
+    Words few = words_of("--model cnn --threads 1 --steps 3 --warmup 1");
+    if (unfused) few.push_back("--unfused");
+    return step_line(strategy, few).at("loss").get<double>();
   };
   const double expected = loss("one_device", false);
   for (const bool unfused : {false, true}) {

@@ -43,7 +43,7 @@ TEST(ClosedStreams, EveryCommandDoesItsWork) {
   ASSERT_EQ(run_command(training(folder / "out")).exit_code, 0);
   const std::string weights = folder / "out/model.safetensors";
   const std::string checkpoints = folder / "out/checkpoints";
-  const std::string doodle = std::string(kDoodles) + "/bird.npy.gz";
+  const std::string doodle = std::string(kDoodles) + "/bird.npy";
   const Words commands[] = {
       {"evaluate", "mlp", "--data", kDoodles, "--checkpoints", weights},
       {"predict", "mlp", "--weights", weights, doodle},

@@ -52,7 +52,7 @@ TEST_P(Doodles, HaveOneShaUnderFiveStrategiesAndBothWays) {
   const std::string network = GetParam();
   // Of strokes an epoch has three steps.
   const Words words = {network, "2", network == "bitmap" ? "2" : "4",
-                       kExampleData + (network == "bitmap" ? "/quickdraw" : "/strokes")};
+                       network == "bitmap" ? kFewDoodles : kExampleData + "/strokes"};
   std::string sha, map;
   for (const char* program : {"14_doodles", "14_doodles_loop"})
     for (const Way& way : five_ways()) {

@@ -18,9 +18,8 @@
 namespace tutti::test {
 namespace {
 
-const std::filesystem::path kSource = TUTTI_SOURCE_DIR;
 const std::string kTutti = (kPrograms / "tutti").string();
-const std::string kData = (kSource / "examples/data/quickdraw").string();
+const std::string kData = kDoodles;
 
 TEST(Examples, HelloRanks) {
   const auto out = run_command({kTutti, "run", "-n", "4", example("01_hello_ranks")});
@@ -98,7 +97,7 @@ TEST(Examples, CustomLoopHasTheLossesOfFitOnAnyStrategy) {
   const TempFolder folder;
   const std::string figures = folder / "figures.json";
   const auto fit =
-      run_command({kTutti, "train", "doodle_cnn", "--data", kData, "--strategy", "mirrored",
+      run_command({kTutti, "train", "doodle_cnn", "--data", kFewDoodles, "--strategy", "mirrored",
                    "--replicas", "2", "--epochs", "1", "--seed", "3", "--json", figures});
   ASSERT_EQ(fit.exit_code, 0) << fit.out << fit.err;
   std::ifstream file(figures);
@@ -109,7 +108,7 @@ TEST(Examples, CustomLoopHasTheLossesOfFitOnAnyStrategy) {
       {program, "--strategy", "one_device", "--replicas", "2"},
       {kTutti, "run", "-n", "2", program, "--strategy", "multi_worker"}};
   for (auto command : commands) {
-    command.insert(command.end(), {"--seed", "3", kData, "1"});
+    command.insert(command.end(), {"--seed", "3", kFewDoodles, "1"});
     const auto loop = run_command(command);
     ASSERT_EQ(loop.exit_code, 0) << loop.out << loop.err;
     EXPECT_EQ(mean_losses(loop.out), expected) << loop.out;

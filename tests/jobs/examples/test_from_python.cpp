@@ -55,10 +55,9 @@ TEST(FromPython, WhatWasTrainedHereGoesToPyTorch) {
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   const TempFolder folder;
   const auto trained =
-      run_command({kBinaries + "/tutti", "train", "resnet18", "--data",
-                   (kRepository / "examples/data/quickdraw").string(), "--strategy", "mirrored",
-                   "--replicas", "2", "--take", "32", "--batch-size", "16", "--epochs", "1",
-                   "--out", folder.path().string()});
+      run_command({kBinaries + "/tutti", "train", "resnet18", "--data", kFewDoodles, "--strategy",
+                   "mirrored", "--replicas", "2", "--take", "32", "--batch-size", "16", "--epochs",
+                   "1", "--out", folder.path().string()});
   ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
   python.run("import numpy\nnumpy.save('" + (folder / "inputs.npy").string() +
              "', numpy.random.default_rng(1).random((5, 1, 28, 28), numpy.float32))\n");
@@ -83,9 +82,8 @@ TEST(FromPython, NetworksGoThereAndTheirWeightsBack) {
   python.run(begin + "print(export(net, torch.randn(4, 1, 28, 28), '" + net + "'))\n");
   const auto trained = run_command(
       {kBinaries + "/tutti", "train", net, "--eval-model", (folder / "doodles.eval.pt2").string(),
-       "--data", (kRepository / "examples/data/quickdraw").string(), "--strategy", "mirrored",
-       "--replicas", "2", "--take", "64", "--batch-size", "16", "--epochs", "1", "--out",
-       (folder / "run").string()});
+       "--data", kFewDoodles, "--strategy", "mirrored", "--replicas", "2", "--take", "64",
+       "--batch-size", "16", "--epochs", "1", "--out", (folder / "run").string()});
   ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
   // Every tensor is there, and training has changed it.
   python.run(begin + "before = {k: v.clone() for k, v in net.state_dict().items()}\n" +

@@ -42,7 +42,8 @@ class FakeZoo : public FakeCudaTest, public testing::WithParamInterface<SmallNet
   }
 };
 
-// The graph's way on a CPU is another one (channels last, products by oneDNN): its bits are others.
+// The graph's way on a CPU is another one (channels last, products by oneDNN, norms of ours): its
+// bits are others. Of few values that are nearly equal a norm makes them more so.
 TEST_P(FakeZoo, IsAsOnTheCpuWhateverTheOrderAndNothingRunsAtOnce) {
   const auto on_cpu = pass(at::kCPU);
   fake_cuda::set_order(fake_cuda::Order::eager);
@@ -51,7 +52,7 @@ TEST_P(FakeZoo, IsAsOnTheCpuWhateverTheOrderAndNothingRunsAtOnce) {
   for (size_t i = 0; i < on_cpu.size(); ++i) {
     const double apart = (expected[i] - on_cpu[i]).to(at::kDouble).norm().item<double>();
     const double size = on_cpu[i].to(at::kDouble).norm().item<double>();
-    EXPECT_LE(apart, 0.02 * size + 1e-4) << i << " of " << on_cpu.size();
+    EXPECT_LE(apart, 0.05 * size + 1e-4) << i << " of " << on_cpu.size();
   }
   in_all_orders(
       2, [&] { EXPECT_TRUE(same_bits(pass(c10::Device(c10::DeviceType::CUDA, 0)), expected)); });

@@ -2,7 +2,6 @@
 /// and between them connections that delay, break and are cut, driven by a seeded schedule.
 #pragma once
 
-#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -17,16 +16,12 @@
 #include "tutti/ps/snapshot/cut_in_progress.h"
 #include "tutti/ps/view/view.h"
 
+#include "tests/support/seeds.h"
 #include "tests/unit/ps/simulated_worker.h"
 
 namespace tutti::ps::testing {
 
-/// How many of a test's seeds, or of what it counts over them, are wanted: all where
-/// TUTTI_TEST_ALL_SEEDS is set, as in CI, else a quarter.
-inline int seeds(int all) {
-  static const bool kAll = std::getenv("TUTTI_TEST_ALL_SEEDS") != nullptr;
-  return kAll ? all : (all + 3) / 4;
-}
+using test::seeds;  // or of what a test counts over them
 
 struct Faults {
   int server_crashes = 0;  ///< of servers, one after another

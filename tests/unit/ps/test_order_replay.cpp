@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -21,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::tutti::test::TempFolder;
 
-constexpr Millis kPatience{20'000};
+constexpr Millis kPatience{20'000};  // of each wait
 
 Spec spec_of(int servers, int workers, Staleness staleness) {
   Spec spec{.rule = optim::sgd({.learning_rate = 0.25, .momentum = 0.5})};
@@ -105,12 +106,47 @@ void play_worker(Client& client, const Playing& how, int worker, Played& played)
   played.seen[static_cast<size_t>(worker)] = seen.hex();
 }
 
+/// Ends all workers where one has failed, as a launcher does: they would wait for its batch.
+class Workers {
+ public:
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    for (Client* client : clients_) client->give_up(kWhy);
+  }
+
+  class Member {
+   public:
+    Member(Workers& all, Client& client) : all_(all), client_(client) {
+      const std::lock_guard lock(all_.mutex_);
+      all_.clients_.insert(&client_);
+      if (all_.ended_) client_.give_up(kWhy);
+    }
+    ~Member() {
+      const std::lock_guard lock(all_.mutex_);
+      all_.clients_.erase(&client_);
+    }
+    Member(const Member&) = delete;
+
+   private:
+    Workers& all_;
+    Client& client_;
+  };
+
+ private:
+  static constexpr const char* kWhy = "another worker has failed";
+  std::mutex mutex_;
+  std::set<Client*> clients_;
+  bool ended_ = false;
+};
+
 Played play(Job& job, const Spec& spec, const Playing& how,
             const std::shared_ptr<const UpdateOrder>& replay = nullptr) {
   Played played;
   played.seen.resize(static_cast<size_t>(spec.num_workers));
   played.batches.resize(played.seen.size());
   played.errors.resize(played.seen.size());
+  Workers all;
   std::vector<std::thread> workers;
   for (int worker = 0; worker < spec.num_workers; ++worker)
     workers.emplace_back([&, worker] {
@@ -121,9 +157,11 @@ Played play(Job& job, const Spec& spec, const Playing& how,
           return Bytes::copy_of(
               std::vector<std::byte>(static_cast<size_t>(spec.pieces[piece].num_bytes)));
         });
+        const Workers::Member member(all, client);
         play_worker(client, how, worker, played);
       } catch (const std::exception& error) {
         played.errors[static_cast<size_t>(worker)] = error.what();
+        all.end();
       }
     });
   for (std::thread& worker : workers) worker.join();

@@ -125,7 +125,7 @@ class BuiltHouse(unittest.TestCase):
         off = [f"-DTUTTI_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCH", "BUILD_EXAMPLES", "WITH_EXTRAS")]
         configure = ["cmake", "-G", "Ninja", "-S", cls.folder / "tree", "-B", cls.folder / "build"]
         subprocess.run([*configure, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O0", *off], check=True)
-        subprocess.run(["cmake", "--build", cls.folder / "build", "--target", "tutti_program", "house"], check=True)
+        subprocess.run(["cmake", "--build", cls.folder / "build", "--parallel", "2", "--target", "tutti_program", "house"], check=True)
 
     def run_program(self, name, *words):
         done = subprocess.run([self.folder / "build/bin" / name, *words], capture_output=True, text=True, timeout=300)
