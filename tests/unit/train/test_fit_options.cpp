@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/log.h"
 #include "tutti/data/generator.h"
+#include "tutti/nn/lambda.h"
 #include "tutti/strategy/input/from_tensors.h"
 #include "tutti/sync/tensors.h"
 
@@ -324,6 +326,29 @@ TEST(ClassWeights, OfNothingAndBeyondFloatsAreRefused) {
   EXPECT_THAT(refusal({{0, 1e39}}), HasSubstr("class_weight of label 0 is 1e+39"));
   EXPECT_THAT(refusal({{0, -1}}), HasSubstr("class_weight of label 0 is -1"));
   EXPECT_THAT(refusal({{0, NAN}}), HasSubstr("class_weight of label 0 is nan"));
+}
+
+TEST(Fit, SaysOnceWhyAGraphIsNotPlanned) {
+  const auto said_of = [](bool planned) {
+    Model model(strategy_of("mirrored", 2), [planned] {
+      const auto input = nn::input({4});
+      const auto own = nn::lambda("own", {4}, [](at::TensorList in) { return in[0] * 2; });
+      return nn::Graph(input, nn::linear(3)(planned ? input : own(input)));
+    });
+    model.compile(adam_and_accuracy());
+    const LogLevel before = log_level();
+    set_log_level(LogLevel::info);
+    testing::internal::CaptureStderr();
+    model.fit(three_classes(20).batch(10), {.epochs = 2, .verbose = 0});
+    set_log_level(before);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string words = "run by autograd, not as one planned step: lambda \"";
+  const std::string said = said_of(false);
+  const size_t at = said.find(words);
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find(words, at + 1), std::string::npos) << said;
+  EXPECT_EQ(said_of(true).find("run by autograd"), std::string::npos);
 }
 
 }  // namespace
